@@ -1,0 +1,1 @@
+"""Benchmarks, statistics and reports of agentic reasoners"""

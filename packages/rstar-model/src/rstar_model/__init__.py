@@ -1,0 +1,1 @@
+"""What the policy is: chat format, token ledger, tool-call syntax, weights"""

@@ -1,0 +1,1 @@
+"""Judges the declared answer of a rollout, behind gRPC"""

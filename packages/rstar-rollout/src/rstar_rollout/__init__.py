@@ -1,0 +1,1 @@
+"""How trajectories are made: engines, agent loop, scheduler, Resample-on-Correct"""

@@ -1,0 +1,1 @@
+"""Trains agentic reasoners: SFT, GRPO-RoC, stages, checkpoints"""

@@ -1,0 +1,1 @@
+"""gRPC contracts of rstar and the transport that all its services share"""

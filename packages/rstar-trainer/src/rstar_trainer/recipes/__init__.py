@@ -1,0 +1,1 @@
+"""Recipes shipped with the package, one TOML file each: `rstar-trainer run <name>`."""

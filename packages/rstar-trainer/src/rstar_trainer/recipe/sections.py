@@ -101,6 +101,9 @@ class DataSource(Section):
         ge=0,
         description="problems to generate, or most rows to take from the file; 0: all rows of the file",
     )
+    families: tuple[str, ...] = Field(
+        default=(), description="only these families of the generator; none named: all of them"
+    )
     answers: Literal["integer", "any"] = Field(
         default="integer", description='"integer": any other answer in the data is an error'
     )
@@ -117,7 +120,9 @@ class DataSource(Section):
         if self.generator is not None and self.path is not None:
             raise ValueError("generator or path, not both")
         if self.generator is not None and self.count == 0:
-            raise ValueError("with a generator, count of at least 1")
+            raise ValueError("count of at least 1 with a generator")
+        if self.path is not None and self.families:
+            raise ValueError("families with a generator only, not with path")
         return self
 
 
@@ -129,10 +134,6 @@ class DataSettings(Section):
     )
     heldout: DataSource = Field(
         default=DataSource(generator="quickstart", count=128), description="problems of every evaluation"
-    )
-    unseen: DataSource | None = Field(
-        default=None,
-        description="further held-out problems, of families and wordings absent from training; reported apart by tag",
     )
 
 
@@ -152,6 +153,10 @@ class SftSettings(Section):
     enabled: bool = Field(default=True, description="off: the stages start from the base model")
     examples: int = Field(default=128, ge=1, description="examples to generate, or most rows to take from path")
     path: Path | None = Field(default=None, description="JSONL file with conversations; none: the built-in generator")
+    families: tuple[str, ...] = Field(
+        default=(),
+        description="only these families of the generator; what SFT leaves out, RL has to find; none: all of them",
+    )
     steps: int = Field(default=16, ge=1, description="optimizer updates")
     batch_size: int = Field(default=8, ge=1, description="examples per update")
     learning_rate: float = Field(default=1e-4, gt=0, description="peak learning rate of AdamW")
@@ -175,7 +180,10 @@ class EvaluationSettings(Section):
     max_response_tokens: int = Field(default=384, ge=8, description="most tokens after the prompt")
     ablate_tool: bool = Field(default=True, description="evaluate the final policy once more with the tool disabled")
     unseen: int = Field(
-        default=32, ge=0, description="problems of data.unseen evaluated with each full evaluation; 0: none"
+        default=32,
+        ge=0,
+        description="held-out problems of each kind absent from training (a family, a wording), reported "
+        "apart with each full evaluation; with a generator only; 0: none",
     )
 
     @model_validator(mode="after")

@@ -1,0 +1,34 @@
+"""A problem with its gold answer, as training and evaluation use it, and what counts as an integer answer."""
+
+import re
+from dataclasses import dataclass
+
+_PLAIN = re.compile(r"[+-]?[0-9]+")
+_GROUPED = re.compile(r"[+-]?[0-9]{1,3}(,[0-9]{3})+")
+
+
+@dataclass(frozen=True)
+class TrainProblem:
+    """One problem. The rollout side is given `problem_id` and `text` only, never `answer`.
+
+    Attributes:
+        problem_id: unique within its source.
+        text: what the model is asked.
+        answer: the gold answer.
+        source: where it is from: a generator and its family, or a file with line.
+        tags: what reports break results down by.
+    """
+
+    problem_id: str
+    text: str
+    answer: str
+    source: str
+    tags: tuple[str, ...] = ()
+
+
+def integer_answer(answer: str) -> str | None:
+    """The integer that `answer` writes, without grouping commas and plus sign; None when it is no integer."""
+    text = answer.strip()
+    if _GROUPED.fullmatch(text):
+        text = text.replace(",", "")
+    return text.removeprefix("+") if _PLAIN.fullmatch(text) else None

@@ -1,0 +1,222 @@
+"""Resample-on-Correct: which rollouts of a scored group are trained on, and why.
+
+Pure functions of (rollouts, keep, seed, group_id); the rule is the paper's (arXiv 2508.20722, section 3.2,
+equations 4 and 5):
+
+- negatives (reward 0): a uniform random half, ``floor(|neg| / 2)``, unfiltered;
+- positives: the other places, drawn one after another without replacement with weight
+  ``1 / (p_err + p_format + epsilon)``. The paper gives no rule for a penalty of 0, hence ``epsilon``;
+- a shortfall on one side is filled from the other; with no more than ``keep`` scored rollouts all are kept;
+- unscorable rollouts (no reward) are left out before anything is counted.
+
+Rollouts are sorted by id before any draw, so the order in which they arrive has no influence.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import math
+import random
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import Enum
+
+from rstar_protos.errors import UserInputError
+
+__all__ = [
+    "DEFAULT_EPSILON",
+    "Decision",
+    "Reason",
+    "Resampled",
+    "ScoredRollout",
+    "error_penalty",
+    "format_penalty",
+    "kept_counts",
+    "resample_on_correct",
+]
+
+DEFAULT_EPSILON = 0.1
+
+
+class Reason(str, Enum):
+    """Why a rollout was kept or dropped."""
+
+    KEPT_POSITIVE = "kept_positive"
+    KEPT_NEGATIVE = "kept_negative"
+    KEPT_ALL = "kept_all"
+    DROPPED_POSITIVE = "dropped_positive"
+    DROPPED_NEGATIVE = "dropped_negative"
+    UNSCORABLE = "unscorable"
+    KEPT_RANDOM = "kept_random"
+    DROPPED_RANDOM = "dropped_random"
+
+
+@dataclass(frozen=True)
+class ScoredRollout:
+    """What the resampler needs to know of one rollout; ``reward`` is ``None`` when it is unscorable."""
+
+    trajectory_id: str
+    reward: float | None
+    tool_calls: int = 0
+    failed_tool_calls: int = 0
+    answer_tags: int = 0
+    turns: int = 1
+
+
+@dataclass(frozen=True)
+class Decision:
+    """The verdict on one rollout, with the two penalties it was weighed by."""
+
+    trajectory_id: str
+    kept: bool
+    reason: Reason
+    p_err: float
+    p_format: float
+
+
+@dataclass(frozen=True)
+class Resampled:
+    """The outcome for one group; ``kept_ids`` and ``decisions`` are in order of trajectory id.
+
+    ``rejected`` says that all kept rewards are equal (or nothing was kept): the advantages of such a group
+    are all zero, it must count in no denominator.
+    """
+
+    kept_ids: tuple[str, ...]
+    decisions: tuple[Decision, ...]
+    rejected: bool
+
+
+def error_penalty(tool_calls: int, failed_tool_calls: int) -> float:
+    """p_err (equation 4): 0.5 without a tool call, otherwise the failed share of all calls."""
+    return failed_tool_calls / tool_calls if tool_calls else 0.5
+
+
+def format_penalty(answer_tags: int, turns: int) -> float:
+    """p_format (equation 5): 1 without an answer tag, otherwise min(1, (tags - 1) / turns).
+
+    ``turns`` counts assistant turns, the first included.
+    """
+    if answer_tags == 0:
+        return 1.0
+    return min(1.0, (answer_tags - 1) / max(turns, 1))
+
+
+def kept_counts(positives: int, negatives: int, keep: int) -> tuple[int, int]:
+    """How many (positives, negatives) of a group are kept.
+
+    Their sum is ``min(keep, positives + negatives)`` for any counts.
+    """
+    if positives + negatives <= keep:
+        return positives, negatives
+    wanted_negatives = min(negatives // 2, keep)
+    kept_positives = min(positives, keep - wanted_negatives)
+    return kept_positives, keep - kept_positives
+
+
+def resample_on_correct(
+    rollouts: Sequence[ScoredRollout],
+    keep: int,
+    *,
+    seed: int,
+    group_id: str,
+    epsilon: float = DEFAULT_EPSILON,
+    enabled: bool = True,
+) -> Resampled:
+    """Choose ``keep`` rollouts of one group.
+
+    Args:
+        rollouts: the whole over-sampled group, any count, any order.
+        keep: G, at least 1.
+        seed: combined with ``group_id``; the same two and the same rollouts give the same choice.
+        group_id: the problem instance the rollouts belong to.
+        epsilon: added to the penalties of positives before they are inverted, above 0.
+        enabled: off keeps ``keep`` scored rollouts uniformly at random (plain GRPO).
+
+    Raises:
+        UserInputError: a repeated id, or a value outside its range.
+    """
+    _check(rollouts, keep, epsilon)
+    ordered = sorted(rollouts, key=lambda rollout: rollout.trajectory_id)
+    scored = [rollout for rollout in ordered if rollout.reward is not None]
+    reasons = {r.trajectory_id: Reason.UNSCORABLE for r in ordered if r.reward is None}
+    digest = hashlib.sha256(f"rstar-roc\0{seed}\0{group_id}".encode()).digest()
+    source = random.Random(int.from_bytes(digest, "big"))  # noqa: S311  seeded sampling, not cryptography
+
+    if len(scored) <= keep:
+        kept = {rollout.trajectory_id for rollout in scored}
+        reasons.update(dict.fromkeys(kept, Reason.KEPT_ALL))
+    elif not enabled:
+        kept = _draw([r.trajectory_id for r in scored], [1.0] * len(scored), keep, source)
+        for rollout in scored:
+            chosen = rollout.trajectory_id in kept
+            reasons[rollout.trajectory_id] = Reason.KEPT_RANDOM if chosen else Reason.DROPPED_RANDOM
+    else:
+        positives = [r for r in scored if _is_positive(r)]
+        negatives = [r for r in scored if not _is_positive(r)]
+        places_positive, places_negative = kept_counts(len(positives), len(negatives), keep)
+        kept = _draw([r.trajectory_id for r in negatives], [1.0] * len(negatives), places_negative, source)
+        weights = [1.0 / (sum(_penalties(r)) + epsilon) for r in positives]
+        kept |= _draw([r.trajectory_id for r in positives], weights, places_positive, source)
+        for group, yes, no in (
+            (positives, Reason.KEPT_POSITIVE, Reason.DROPPED_POSITIVE),
+            (negatives, Reason.KEPT_NEGATIVE, Reason.DROPPED_NEGATIVE),
+        ):
+            reasons.update({r.trajectory_id: yes if r.trajectory_id in kept else no for r in group})
+
+    decisions = tuple(
+        Decision(r.trajectory_id, r.trajectory_id in kept, reasons[r.trajectory_id], *_penalties(r))
+        for r in ordered
+    )
+    kept_rewards = {r.reward for r in scored if r.trajectory_id in kept}
+    return Resampled(
+        kept_ids=tuple(r.trajectory_id for r in ordered if r.trajectory_id in kept),
+        decisions=decisions,
+        rejected=len(kept_rewards) < 2,
+    )
+
+
+def _is_positive(rollout: ScoredRollout) -> bool:
+    return rollout.reward is not None and rollout.reward > 0
+
+
+def _penalties(rollout: ScoredRollout) -> tuple[float, float]:
+    return (
+        error_penalty(rollout.tool_calls, rollout.failed_tool_calls),
+        format_penalty(rollout.answer_tags, rollout.turns),
+    )
+
+
+def _draw(ids: list[str], weights: list[float], count: int, source: random.Random) -> set[str]:
+    """Draw ``count`` ids one after another without replacement, each time in proportion to the weights left."""
+    left = list(zip(ids, weights, strict=True))
+    drawn: set[str] = set()
+    for _ in range(count):
+        point = source.random() * math.fsum(weight for _, weight in left)
+        index = 0
+        # The last one also takes what rounding leaves over.
+        while index < len(left) - 1 and point >= left[index][1]:
+            point -= left[index][1]
+            index += 1
+        drawn.add(left.pop(index)[0])
+    return drawn
+
+
+def _check(rollouts: Sequence[ScoredRollout], keep: int, epsilon: float) -> None:
+    if keep < 1:
+        raise UserInputError("keep", keep, "a whole number from 1")
+    if not (math.isfinite(epsilon) and epsilon > 0):
+        raise UserInputError("epsilon", epsilon, "a finite number above 0")
+    seen: set[str] = set()
+    for rollout in rollouts:
+        if rollout.trajectory_id in seen:
+            raise UserInputError("trajectory_id", rollout.trajectory_id, "ids that are unique in the group")
+        seen.add(rollout.trajectory_id)
+        if rollout.reward is not None and not math.isfinite(rollout.reward):
+            raise UserInputError("reward", rollout.reward, "a finite number, or none when unscorable")
+        if not 0 <= rollout.failed_tool_calls <= rollout.tool_calls:
+            raise UserInputError(
+                "failed_tool_calls", rollout.failed_tool_calls, f"0 to tool_calls ({rollout.tool_calls})"
+            )
+        if rollout.answer_tags < 0 or rollout.turns < 0:
+            raise UserInputError("answer_tags, turns", (rollout.answer_tags, rollout.turns), "0 or more")

@@ -82,8 +82,8 @@ def _jsonl_rows(path: Path) -> Iterator[tuple[str, Any]]:
 
 
 def _parquet_rows(path: Path) -> Iterator[tuple[str, Any]]:
-    import pyarrow
-    from pyarrow import parquet
+    import pyarrow  # type: ignore[import-untyped]
+    from pyarrow import parquet  # type: ignore[import-untyped]
 
     number = 0
     try:

@@ -1,0 +1,27 @@
+"""Rules that no linter knows."""
+
+import pytest
+from house_rules import MOST_LINES, broken_rules
+
+
+def test_a_file_at_the_limit_is_kept_and_one_line_more_is_not() -> None:
+    assert not list(broken_rules("a.py", "x = 1\n" * MOST_LINES))
+    assert list(broken_rules("a.py", "x = 1\n" * (MOST_LINES + 1)))
+
+
+@pytest.mark.parametrize("marker", ["noqa", "type: ignore"])
+@pytest.mark.parametrize("rest", ["", "  # because", ": S603", "[arg-type]"])
+def test_an_ignore_without_code_or_reason_is_reported(marker: str, rest: str) -> None:
+    assert list(broken_rules("a.py", f"x = 1  # {marker}{rest}\n"))
+
+
+@pytest.mark.parametrize(
+    "comment",
+    [
+        "noqa: S603 - the command is fixed",
+        "noqa: S603, S607 fixed command",
+        "type: ignore[arg-type]  # forwarded as is",
+    ],
+)
+def test_an_ignore_with_code_and_reason_is_kept(comment: str) -> None:
+    assert not list(broken_rules("a.py", f"x = 1  # {comment}\n"))

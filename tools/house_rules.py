@@ -1,0 +1,58 @@
+"""Rules of this repository that no linter knows. Run: `python tools/house_rules.py`.
+
+- no Python file is longer than 600 lines (one concept per file; aim for under 400);
+- each `noqa` and `type: ignore` names its code and gives a reason after it.
+"""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+from workspace import ROOT
+
+MOST_LINES = 600
+_GENERATED = ("_pb2.py", "_pb2_grpc.py")
+_IGNORE = re.compile(r"#\s*(noqa|type:\s*ignore)\b(?P<rest>.*)$")
+_EXPLAINED = re.compile(r"^(:\s*[A-Z]+\d+\b(,\s*[A-Z]+\d+\b)*|\[[\w, -]+\])\s*#?\s*\S{2,}")
+
+
+def broken_rules(path: str, text: str) -> Iterator[str]:
+    """Yield one line for each broken rule of one file."""
+    lines = text.splitlines()
+    if len(lines) > MOST_LINES:
+        yield f"{path}: {len(lines)} lines; split it by concept, {MOST_LINES} is the limit"
+    for number, line in enumerate(lines, start=1):
+        found = _IGNORE.search(line)
+        if found and not _EXPLAINED.match(found["rest"]):
+            yield f"{path}:{number}: name the code of this ignore and the reason after it"
+
+
+def tracked_python_files(root: Path) -> list[str]:
+    """Python files that git knows or would add, generated ones left out."""
+    listing = subprocess.run(
+        ["git", "ls-files", "--cached", "--others", "--exclude-standard", "*.py"],
+        cwd=root,
+        capture_output=True,
+        text=True,
+        check=True,
+    ).stdout
+    return [name for name in listing.splitlines() if not name.endswith(_GENERATED) and (root / name).exists()]
+
+
+def main() -> int:
+    """Print what is broken; the exit status is 1 if anything is."""
+    found = [
+        line
+        for name in tracked_python_files(ROOT)
+        for line in broken_rules(name, (ROOT / name).read_text(encoding="utf-8"))
+    ]
+    print("\n".join(found) if found else "house rules: kept")
+    return 1 if found else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

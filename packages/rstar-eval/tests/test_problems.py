@@ -8,6 +8,7 @@ import pyarrow.parquet as pq
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+
 from rstar_eval.problems import EvalProblem, load_problems
 from rstar_protos.errors import UserInputError
 

@@ -5,6 +5,7 @@ import random
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+
 from rstar_eval.statistics import cluster_bootstrap_interval, pass_at_1, share, wilson_interval
 
 outcomes = st.lists(st.lists(st.booleans(), max_size=6), max_size=25)

@@ -1,0 +1,215 @@
+"""The evaluation itself: rollouts stream in, each is scored at once and written down, then the report is made.
+
+Scoring runs beside generation: a trajectory is judged while others are still being generated. Samples that
+infrastructure lost are asked for again, by their own sample index and thus with their own sampling noise.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import uuid
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterable, Sequence
+from itertools import islice
+from pathlib import Path
+from typing import Protocol
+
+import grpc.aio
+
+from rstar_eval.problems import EvalProblem
+from rstar_eval.report import Report
+from rstar_eval.sample import SampleRecord
+from rstar_eval.sample_log import SampleLog
+from rstar_eval.scoring import AnswerScorer, RewardServiceScorer
+from rstar_eval.settings import EvalSettings
+from rstar_model.trajectory import Trajectory
+from rstar_protos.errors import InfrastructureError, ServiceUnavailableError, UserInputError
+from rstar_protos.rollout.v1 import rollout_pb2
+
+__all__ = ["TrajectorySource", "evaluate"]
+
+_PROBLEMS_PER_CALL = 1000  # keeps one request far below the message size limit
+_SCORING_AT_ONCE = 64
+
+
+class TrajectorySource(Protocol):
+    """What is needed of `rstar_rollout.client.RolloutClient`."""
+
+    def generate_groups(
+        self,
+        problems: Sequence[rollout_pb2.Problem],
+        sampling: rollout_pb2.SamplingParams,
+        limits: rollout_pb2.RolloutLimits,
+        tools: rollout_pb2.ToolSettings,
+        expected_weight_version: int = 0,
+    ) -> AsyncIterator[Trajectory]:
+        """Yields every sample of every problem as it finishes."""
+        ...
+
+
+async def evaluate(
+    problems: Sequence[EvalProblem],
+    rollout: TrajectorySource,
+    reward: AnswerScorer | grpc.aio.Channel,
+    settings: EvalSettings,
+    on_result: Callable[[SampleRecord], None] | None = None,
+    *,
+    samples_path: Path | None = None,
+    name: str = "",
+    policy: str = "",
+    expected_weight_version: int = 0,
+) -> Report:
+    """Evaluates a policy on problems.
+
+    Args:
+        problems: with unique ids.
+        rollout: client of the RolloutService that holds the policy.
+        reward: a scorer, or a channel to a RewardService.
+        settings: sampling.
+        on_result: called with each new sample, its trajectory attached, in the order they are scored.
+        samples_path: JSONL file of samples. Those it already holds are not made again, and the report covers
+            all it holds in the end. None: nothing is stored.
+        name: title of the report.
+        policy: which policy this is; samples of another one in the file are refused.
+        expected_weight_version: of the rollout service; 0: any.
+
+    Returns:
+        The report; look at `missing` before trusting it.
+
+    Raises:
+        UserInputError: no problems, repeated ids, or a file of samples that do not belong here.
+        ServiceUnavailableError: a service stayed away; what was scored until then is in the file.
+    """
+    _check(problems)
+    scorer = _scorer(reward, settings)
+    run_id = uuid.uuid4().hex
+    with SampleLog(samples_path) as log:
+        log.check_belongs(problems, policy, settings.sampling_key)
+        outage: ServiceUnavailableError | None = None
+        for attempt in range(settings.retries + 1):
+            wanted = list(_wanted(problems, settings.samples, log))
+            if not wanted:
+                break
+            outage = None
+            sink = _Sink(problems, scorer, settings, policy, log, on_result, f"{run_id}-{attempt}")
+            try:
+                while batch := list(islice(wanted, _PROBLEMS_PER_CALL)):
+                    del wanted[: len(batch)]
+                    stream = rollout.generate_groups(
+                        batch, settings.sampling(), settings.limits(), settings.tools(), expected_weight_version
+                    )
+                    await sink.consume(stream)
+            except ServiceUnavailableError as error:
+                outage = error
+        if outage is not None:
+            raise outage
+        return Report.of(log.samples, settings, problems=problems, name=name, policy=policy)
+
+
+class _Sink:
+    """Scores a stream of trajectories and writes the samples down, a bounded number at once."""
+
+    def __init__(
+        self,
+        problems: Iterable[EvalProblem],
+        scorer: AnswerScorer,
+        settings: EvalSettings,
+        policy: str,
+        log: SampleLog,
+        on_result: Callable[[SampleRecord], None] | None,
+        request_prefix: str,
+    ) -> None:
+        self._problems = {problem.problem_id: problem for problem in problems}
+        self._scorer = scorer
+        self._settings = settings
+        self._policy = policy
+        self._log = log
+        self._on_result = on_result
+        self._prefix = request_prefix
+        self._seen: set[tuple[str, int]] = set()
+
+    async def consume(self, stream: AsyncIterator[Trajectory]) -> None:
+        """Reads the stream to its end. Whatever ends it early, trajectories that came are scored and kept."""
+        scoring: set[asyncio.Task[None]] = set()
+        try:
+            async for trajectory in stream:
+                if not self._is_new(trajectory):
+                    continue
+                scoring.add(asyncio.ensure_future(self._score(trajectory)))
+                if len(scoring) >= _SCORING_AT_ONCE:
+                    await asyncio.wait(scoring, return_when=asyncio.FIRST_COMPLETED)
+                done = {task for task in scoring if task.done()}
+                scoring -= done
+                _raise_first(done)
+        except asyncio.CancelledError:
+            for task in scoring:
+                task.cancel()
+            raise
+        finally:
+            if scoring:
+                await asyncio.wait(scoring)
+            if isinstance(stream, AsyncGenerator):
+                await stream.aclose()  # a failure here must not leave the service generating
+        _raise_first(scoring)
+
+    def _is_new(self, trajectory: Trajectory) -> bool:
+        key = (trajectory.problem_id, trajectory.sample_index)
+        if trajectory.problem_id not in self._problems:
+            raise InfrastructureError(f"the rollout service sent problem {key[0]!r}, which was not asked for")
+        if key in self._seen:
+            return False  # a stream that was begun again after a lost connection
+        self._seen.add(key)
+        return True
+
+    async def _score(self, trajectory: Trajectory) -> None:
+        problem = self._problems[trajectory.problem_id]
+        request_id = f"{self._prefix}/{problem.problem_id}/{trajectory.sample_index}"
+        verdict = await self._scorer.score(problem, trajectory, request_id=request_id)
+        record = SampleRecord.of(
+            problem, trajectory, verdict, policy=self._policy, settings=self._settings.sampling_key
+        )
+        self._log.append(record)
+        if self._on_result is not None:
+            self._on_result(record)
+
+
+def _wanted(problems: Iterable[EvalProblem], samples: int, log: SampleLog) -> Iterable[rollout_pb2.Problem]:
+    """The missing samples as requests: one per run of consecutive sample indices of a problem."""
+    for problem in problems:
+        first = None
+        for index in range(samples + 1):
+            record = log.get((problem.problem_id, index)) if index < samples else None
+            missing = index < samples and (record is None or record.lost)
+            if missing and first is None:
+                first = index
+            elif not missing and first is not None:
+                yield rollout_pb2.Problem(
+                    problem_id=problem.problem_id,
+                    # Consecutive runs of one problem are groups of their own within the request.
+                    group_id=f"eval/{problem.problem_id}/{first}",
+                    prompt=problem.problem,
+                    samples=index - first,
+                    first_sample_index=first,
+                )
+                first = None
+
+
+def _scorer(reward: AnswerScorer | grpc.aio.Channel, settings: EvalSettings) -> AnswerScorer:
+    if isinstance(reward, grpc.aio.Channel):
+        return RewardServiceScorer(reward, verifier=settings.verifier, timeout_s=settings.score_timeout_seconds)
+    return reward
+
+
+def _check(problems: Sequence[EvalProblem]) -> None:
+    if not problems:
+        raise UserInputError("problems", 0, "give at least one problem")
+    seen: set[str] = set()
+    for problem in problems:
+        if problem.problem_id in seen:
+            raise UserInputError("problem_id", problem.problem_id, "give every problem an id of its own")
+        seen.add(problem.problem_id)
+
+
+def _raise_first(tasks: Iterable[asyncio.Task[None]]) -> None:
+    for task in tasks:
+        if not task.cancelled() and (error := task.exception()) is not None:
+            raise error

@@ -1,0 +1,61 @@
+"""Trajectories and samples for tests that need no policy."""
+
+import pytest
+
+from rstar_eval.problems import EvalProblem
+from rstar_eval.sample import SampleRecord
+from rstar_eval.scoring import Verdict
+from rstar_eval.settings import EvalSettings
+from rstar_model.ledger import TokenLedger
+from rstar_model.trajectory import Segment, ToolCallRecord, Trajectory
+from rstar_model.types import EndReason, SpanKind, ToolStatus
+
+
+def _trajectory(
+    problem_id="p",
+    sample_index=0,
+    text="<answer>\\boxed{2}</answer>",
+    *,
+    end_reason=EndReason.ANSWERED,
+    calls=(),
+    response_tokens=4,
+    turns=1,
+):
+    ledger = TokenLedger()
+    ledger.append(SpanKind.PROMPT, [1, 2, 3])
+    ledger.append(SpanKind.POLICY, range(response_tokens), log_probs=[-0.5] * response_tokens, weight_version=1)
+    return Trajectory(
+        trajectory_id=f"{problem_id}-{sample_index}",
+        problem_id=problem_id,
+        group_id=problem_id,
+        sample_index=sample_index,
+        ledger=ledger,
+        tool_calls=tuple(ToolCallRecord(0, "python", "{}", ToolStatus(status), "") for status in calls),
+        end_reason=end_reason,
+        turns=turns,
+        answer_tags=text.count("<answer>"),
+        segments=(Segment(SpanKind.PROMPT, "prompt"), Segment(SpanKind.POLICY, text)),
+        engine="test",
+    )
+
+
+def _sample(problem_id="p", sample_index=0, status="correct", *, answer="2", tags=(), policy="", **trajectory):
+    rewards = {"correct": 1.0, **dict.fromkeys(("wrong", "no_answer", "hedged", "too_complex", "timeout"), 0.0)}
+    extracted = "2" if status in ("correct", "wrong") else None
+    return SampleRecord.of(
+        EvalProblem(problem_id, f"text of {problem_id}", answer, tuple(tags)),
+        _trajectory(problem_id, sample_index, **trajectory),
+        Verdict(status, rewards.get(status), "", extracted),
+        policy=policy,
+        settings=EvalSettings().sampling_key,
+    )
+
+
+@pytest.fixture
+def make_trajectory():
+    return _trajectory
+
+
+@pytest.fixture
+def make_sample():
+    return _sample

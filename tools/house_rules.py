@@ -1,7 +1,8 @@
 """Rules of this repository that no linter knows. Run: `python tools/house_rules.py`.
 
 - no Python file is longer than 600 lines (one concept per file; aim for under 400);
-- each `noqa` and `type: ignore` names its code and gives a reason after it.
+- each `noqa` and `type: ignore` names its code, and a reason stands after it or as a comment above it; one
+  comment may serve ignores on lines that follow each other.
 """
 
 from __future__ import annotations
@@ -17,7 +18,8 @@ from workspace import ROOT
 MOST_LINES = 600
 _GENERATED = ("_pb2.py", "_pb2_grpc.py")
 _IGNORE = re.compile(r"#\s*(noqa|type:\s*ignore)\b(?P<rest>.*)$")
-_EXPLAINED = re.compile(r"^(:\s*[A-Z]+\d+\b(,\s*[A-Z]+\d+\b)*|\[[\w, -]+\])\s*#?\s*\S{2,}")
+_CODE = re.compile(r"^(:\s*[A-Z]+\d+\b(,\s*[A-Z]+\d+\b)*|\[[\w, -]+\])")
+_REASON = re.compile(r"^[\s#-]+\w")
 
 
 def broken_rules(path: str, text: str) -> Iterator[str]:
@@ -25,10 +27,17 @@ def broken_rules(path: str, text: str) -> Iterator[str]:
     lines = text.splitlines()
     if len(lines) > MOST_LINES:
         yield f"{path}: {len(lines)} lines; split it by concept, {MOST_LINES} is the limit"
+    comment_above = False
     for number, line in enumerate(lines, start=1):
         found = _IGNORE.search(line)
-        if found and not _EXPLAINED.match(found["rest"]):
-            yield f"{path}:{number}: name the code of this ignore and the reason after it"
+        if not found:
+            comment_above = line.lstrip().startswith("#")
+            continue
+        code = _CODE.match(found["rest"])
+        if not code:
+            yield f"{path}:{number}: name the code of this ignore"
+        elif not comment_above and not _REASON.match(found["rest"][code.end() :]):
+            yield f"{path}:{number}: give the reason of this ignore, after it or as a comment above"
 
 
 def tracked_python_files(root: Path) -> list[str]:

@@ -25,3 +25,16 @@ def test_an_ignore_without_code_or_reason_is_reported(marker: str, rest: str) ->
 )
 def test_an_ignore_with_code_and_reason_is_kept(comment: str) -> None:
     assert not list(broken_rules("a.py", f"x = 1  # {comment}\n"))
+
+
+IGNORE = "# type: " + "ignore[misc]"  # in two parts, or the rule would find it here
+
+
+def test_a_comment_above_explains_the_ignores_that_follow_it() -> None:
+    block = f"# the base class is untyped\na = f()  {IGNORE}\nb = f()  {IGNORE}\n"
+    assert not list(broken_rules("a.py", block))
+    assert len(list(broken_rules("a.py", f"{block}c = 1\nd = f()  {IGNORE}\n"))) == 1
+
+
+def test_a_comment_above_does_not_stand_in_for_the_code() -> None:
+    assert list(broken_rules("a.py", "# because\na = f()  # no" + "qa\n"))

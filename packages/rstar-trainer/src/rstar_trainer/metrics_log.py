@@ -211,7 +211,7 @@ class MetricsLog:
             from torch.utils.tensorboard import SummaryWriter
 
             folder = str(self._run_dir / TENSORBOARD_FOLDER)
-            self._writer = SummaryWriter(folder, purge_step=self._purge_step)  # type: ignore[no-untyped-call]
+            self._writer = SummaryWriter(folder, purge_step=self._purge_step)
         for name, value in record.values.items():
             tag = f"{record.kind}/{name}"
             self._writer.add_scalar(tag, value, record.global_step, walltime=record.time)

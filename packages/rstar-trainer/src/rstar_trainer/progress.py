@@ -92,7 +92,7 @@ class Progress:
 
     def message(self, text: str) -> None:
         """Prints one line that stays."""
-        self._console.print(text, markup=False, highlight=False)
+        self._console.print(text, markup=False, highlight=False, soft_wrap=True)
 
     def stage(self, name: str, total_steps: int, done: int = 0) -> None:
         """A stage begins ("sft", "rl-1", ...); `done` of its steps lie before a resume."""

@@ -14,7 +14,6 @@ from pathlib import Path
 from typing import Any
 
 from rstar_protos.errors import UserInputError
-
 from rstar_trainer.data.problem import TrainProblem, integer_answer
 
 _LAYOUTS = (
@@ -83,7 +82,7 @@ def _jsonl_rows(path: Path) -> Iterator[tuple[str, Any]]:
 
 def _parquet_rows(path: Path) -> Iterator[tuple[str, Any]]:
     import pyarrow  # type: ignore[import-untyped]
-    from pyarrow import parquet  # type: ignore[import-untyped]
+    from pyarrow import parquet
 
     number = 0
     try:

@@ -5,7 +5,6 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from rstar_protos.errors import UserInputError
-
 from rstar_trainer.data.fingerprint import fingerprint
 from rstar_trainer.data.problem import TrainProblem
 

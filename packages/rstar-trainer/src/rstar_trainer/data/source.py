@@ -4,7 +4,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from rstar_protos.errors import UserInputError
-
 from rstar_trainer.data.problem import TrainProblem
 from rstar_trainer.data.reader import read_problems
 from rstar_trainer.problems import TAGS, Problem, Split, generate

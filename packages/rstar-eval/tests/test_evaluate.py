@@ -2,6 +2,8 @@
 
 import asyncio
 
+import grpc
+import grpc.aio
 import pytest
 
 from rstar_eval.evaluate import evaluate
@@ -13,6 +15,13 @@ from rstar_model.types import EndReason
 from rstar_protos.errors import InfrastructureError, ServiceUnavailableError, UserInputError
 
 PROBLEMS = [EvalProblem("a", "1+1?", "2"), EvalProblem("b", "1+2?", "3"), EvalProblem("c", "2+2?", "4")]
+
+
+def rpc_error(code):
+    return grpc.aio.AioRpcError(code, grpc.aio.Metadata(), grpc.aio.Metadata(), "as the test wants it")
+
+
+UNAVAILABLE = rpc_error(grpc.StatusCode.UNAVAILABLE)
 
 
 class Source:
@@ -97,21 +106,30 @@ async def test_what_stays_lost_is_missing_and_never_a_zero(make_trajectory):
 
 
 async def test_outage_in_mid_stream_is_bridged(make_trajectory):
-    source = Source(
-        make_trajectory,
-        lambda call, items: [items[0], ServiceUnavailableError("gone")] if call == 1 else items,
-    )
-    report = await evaluate(PROBLEMS, source, Scorer(), EvalSettings())
-    assert source.calls == [[("a", 0, 1), ("b", 0, 1), ("c", 0, 1)], [("b", 0, 1), ("c", 0, 1)]]
+    source = Source(make_trajectory, lambda call, items: [items[0], UNAVAILABLE] if call in (1, 2) else items)
+    report = await evaluate(PROBLEMS, source, Scorer(), EvalSettings(retries=0))
+    assert source.calls == [
+        [("a", 0, 1), ("b", 0, 1), ("c", 0, 1)],
+        [("b", 0, 1), ("c", 0, 1)],
+        [("c", 0, 1)],
+    ]
     assert report.complete
 
 
 async def test_lasting_outage_is_raised_and_finished_samples_are_kept(make_trajectory, tmp_path):
     path = tmp_path / "samples.jsonl"
-    source = Source(make_trajectory, lambda call, items: [items[0], ServiceUnavailableError("gone")])
+    source = Source(make_trajectory, lambda call, items: [items[0], UNAVAILABLE] if call == 1 else [UNAVAILABLE])
     with pytest.raises(ServiceUnavailableError):
-        await evaluate(PROBLEMS, source, Scorer(), EvalSettings(retries=1), samples_path=path)
-    assert [sample.problem_id for sample in read_samples(path)] == ["a", "b"]
+        await evaluate(PROBLEMS, source, Scorer(), EvalSettings(outage_patience_seconds=0), samples_path=path)
+    assert [sample.problem_id for sample in read_samples(path)] == ["a"]
+
+
+async def test_refusal_by_the_service_is_not_retried(make_trajectory):
+    refusal = rpc_error(grpc.StatusCode.FAILED_PRECONDITION)
+    source = Source(make_trajectory, lambda call, items: [refusal])
+    with pytest.raises(grpc.aio.AioRpcError):
+        await evaluate(PROBLEMS, source, Scorer(), EvalSettings())
+    assert len(source.calls) == 1
 
 
 async def test_resumed_evaluation_makes_only_the_rest_and_reports_the_union(make_trajectory, tmp_path):

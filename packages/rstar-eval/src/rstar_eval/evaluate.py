@@ -7,12 +7,13 @@ infrastructure lost are asked for again, by their own sample index and thus with
 from __future__ import annotations
 
 import asyncio
+import time
 import uuid
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterable, Sequence
-from itertools import islice
 from pathlib import Path
 from typing import Protocol
 
+import grpc
 import grpc.aio
 
 from rstar_eval.problems import EvalProblem
@@ -29,6 +30,9 @@ __all__ = ["TrajectorySource", "evaluate"]
 
 _PROBLEMS_PER_CALL = 1000  # keeps one request far below the message size limit
 _SCORING_AT_ONCE = 64
+# Between attempts to reach a rollout service that is away, doubling.
+_FIRST_PAUSE_SECONDS = 0.1
+_LONGEST_PAUSE_SECONDS = 2.0
 
 
 class TrajectorySource(Protocol):
@@ -78,30 +82,38 @@ async def evaluate(
     Raises:
         UserInputError: no problems, repeated ids, or a file of samples that do not belong here.
         ServiceUnavailableError: a service stayed away; what was scored until then is in the file.
+        grpc.aio.AioRpcError: a service refused the call for another reason.
     """
     _check(problems)
     scorer = _scorer(reward, settings)
     run_id = uuid.uuid4().hex
     with SampleLog(samples_path) as log:
         log.check_belongs(problems, policy, settings.sampling_key)
-        outage: ServiceUnavailableError | None = None
-        for attempt in range(settings.retries + 1):
-            wanted = list(_wanted(problems, settings.samples, log))
-            if not wanted:
-                break
-            outage = None
+        attempt, away_since, pause = 0, None, _FIRST_PAUSE_SECONDS
+        while attempt <= settings.retries and (wanted := list(_wanted(problems, settings.samples, log))):
             sink = _Sink(problems, scorer, settings, policy, log, on_result, f"{run_id}-{attempt}")
             try:
-                while batch := list(islice(wanted, _PROBLEMS_PER_CALL)):
-                    del wanted[: len(batch)]
+                for start in range(0, len(wanted), _PROBLEMS_PER_CALL):
                     stream = rollout.generate_groups(
-                        batch, settings.sampling(), settings.limits(), settings.tools(), expected_weight_version
+                        wanted[start : start + _PROBLEMS_PER_CALL],
+                        settings.sampling(),
+                        settings.limits(),
+                        settings.tools(),
+                        expected_weight_version,
                     )
                     await sink.consume(stream)
-            except ServiceUnavailableError as error:
-                outage = error
-        if outage is not None:
-            raise outage
+                attempt += 1
+            except grpc.aio.AioRpcError as error:
+                if error.code() != grpc.StatusCode.UNAVAILABLE:
+                    raise
+                now = time.monotonic()
+                if away_since is None or sink.received:
+                    away_since, pause = now, _FIRST_PAUSE_SECONDS
+                elif now - away_since > settings.outage_patience_seconds:
+                    reason = f"no rollout service for {now - away_since:.0f} s: {error.details()}"
+                    raise ServiceUnavailableError(reason) from error
+                await asyncio.sleep(pause)
+                pause = min(2 * pause, _LONGEST_PAUSE_SECONDS)
         return Report.of(log.samples, settings, problems=problems, name=name, policy=policy)
 
 
@@ -126,6 +138,11 @@ class _Sink:
         self._on_result = on_result
         self._prefix = request_prefix
         self._seen: set[tuple[str, int]] = set()
+
+    @property
+    def received(self) -> int:
+        """Trajectories that came."""
+        return len(self._seen)
 
     async def consume(self, stream: AsyncIterator[Trajectory]) -> None:
         """Reads the stream to its end. Whatever ends it early, trajectories that came are scored and kept."""

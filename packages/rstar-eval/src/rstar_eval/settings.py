@@ -11,7 +11,7 @@ from rstar_protos.rollout.v1 import rollout_pb2
 __all__ = ["EvalSettings"]
 
 # How much is sampled and how hard it is tried, as opposed to from which distribution.
-_EFFORT_FIELDS = frozenset({"samples", "retries", "score_timeout_seconds"})
+_EFFORT_FIELDS = frozenset({"samples", "retries", "score_timeout_seconds", "outage_patience_seconds"})
 
 
 @dataclass(frozen=True)
@@ -51,6 +51,8 @@ class EvalSettings:
     """How often samples lost to infrastructure are asked for again."""
     score_timeout_seconds: float = 120.0
     """Deadline of one scoring call."""
+    outage_patience_seconds: float = 120.0
+    """How long a rollout service that is away is waited for, counted from the last trajectory it sent."""
 
     def __post_init__(self) -> None:
         _at_least("samples", self.samples, 1)
@@ -58,7 +60,7 @@ class EvalSettings:
         _at_least("max_response_tokens", self.max_response_tokens, 1)
         for name in ("seed", "top_k", "max_total_tokens", "max_tool_output_tokens", "max_repeated_calls"):
             _at_least(name, getattr(self, name), 0)
-        for name in ("retries", "tool_memory_bytes", "tool_wall_seconds"):
+        for name in ("retries", "tool_memory_bytes", "tool_wall_seconds", "outage_patience_seconds"):
             _at_least(name, getattr(self, name), 0)
         if not 0 <= self.temperature <= 100:
             raise UserInputError("temperature", self.temperature, "give a number from 0 to 100")

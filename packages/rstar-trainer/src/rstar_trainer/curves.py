@@ -19,7 +19,7 @@ _PANELS: tuple[tuple[str, tuple[tuple[str, str], ...]], ...] = (
         "Shares of rollouts and tool calls",
         (("tool_error_share", "failed tool calls"), ("truncation_share", "truncated rollouts")),
     ),
-    ("Response length, tokens", (("response_length", "mean"),)),
+    ("Response length, tokens", (("response_tokens", "mean"),)),
     ("Groups per step", (("groups_kept", "kept"), ("groups_rejected", "rejected: equal rewards"))),
     (
         "Speed, tokens/s",
@@ -54,6 +54,7 @@ def draw_curves(records: Sequence[Record], entries: Sequence[Mapping[str, Any]],
             axis.plot(range(1, len(steps) + 1), values, "o-", markersize=3, color=colour, label=label)
         if len(metrics) > 1:
             axis.legend(fontsize=8, frameon=False)
+        axis.margins(y=0.15)
         axis.set_xlabel("RL step")
         axis.set_ylim(bottom=0, top=1 if "reward" in metrics[0][0] or "share" in metrics[0][0] else None)
         axis.xaxis.set_major_locator(MaxNLocator(integer=True))

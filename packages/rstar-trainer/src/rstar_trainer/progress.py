@@ -31,7 +31,7 @@ SHOWN_METRICS: Mapping[str, tuple[str, str]] = {
     "pass_at_1": ("pass@1", ".2f"),
     "tool_error_share": ("tool errors", ".0%"),
     "truncation_share": ("truncated", ".0%"),
-    "response_length": ("tokens/response", ".0f"),
+    "response_tokens": ("tokens/response", ".0f"),
     "groups_kept": ("groups kept", ".0f"),
     "groups_rejected": ("rejected", ".0f"),
     "rollout_tokens_per_second": ("rollout tok/s", ".0f"),

@@ -69,6 +69,7 @@ def editable(*wanted: str) -> list[str]:
 
 def make(session: nox.Session, name: str, version: str, requirements: Sequence[str], **options: object) -> str:
     """Interpreter of a shared environment; the session ends with the reason if it cannot be made."""
+    session.log(f"environment {environment.ENVIRONMENTS.relative_to(ROOT) / name}, Python {version}")
     try:
         return str(environment.ensure(name, version, requirements, **options))  # type: ignore[arg-type]  # forwarded
     except environment.InterpreterNotFoundError as error:

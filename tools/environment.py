@@ -91,10 +91,18 @@ def ensure(
     stamp.unlink(missing_ok=True)
     if not python.exists():
         subprocess.run([find_interpreter(version), "-m", "venv", "--clear", folder], check=True)
-    pip = [str(python), "-m", "pip", "--disable-pip-version-check"]
     limits = ["-c", str(constraints)] if constraints else []
-    subprocess.run([*pip, "install", "--quiet", *limits, *requirements], cwd=ROOT, check=True)
+    _pip(python, "install", *limits, *requirements)
     if uninstall:
-        subprocess.run([*pip, "uninstall", "--quiet", "--yes", *uninstall], cwd=ROOT, check=True)
+        _pip(python, "uninstall", "--yes", *uninstall)
     stamp.write_text(wanted)
     return python
+
+
+def _pip(python: Path, *arguments: str) -> None:
+    """Run pip, showing what it said only if it fails."""
+    command = [str(python), "-m", "pip", "--disable-pip-version-check", *arguments]
+    done = subprocess.run(command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=False)
+    if done.returncode:
+        print("\n".join(done.stdout.splitlines()[-40:]), file=sys.stderr)
+        raise subprocess.CalledProcessError(done.returncode, command)

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from rstar_protos.errors import UserInputError
 
-__all__ = ["ENDPOINT_FILE", "published_endpoint", "running_endpoint"]
+__all__ = ["ENDPOINT_FILE", "is_running", "published_endpoint", "running_endpoint"]
 
 ENDPOINT_FILE = "trainer.json"
 _SOCKET = "trainer.sock"
@@ -62,6 +62,15 @@ def running_endpoint(run_dir: Path) -> str:
         accepted = f"its process is gone; `rstar-trainer resume {run_dir}` continues it"
         raise UserInputError("run", str(run_dir), accepted)
     return str(published["endpoint"])
+
+
+def is_running(run_dir: Path) -> bool:
+    """Whether a job runs in a folder right now."""
+    try:
+        running_endpoint(run_dir)
+    except UserInputError:
+        return False
+    return True
 
 
 def _alive(pid: int) -> bool:

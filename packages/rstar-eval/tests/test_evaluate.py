@@ -1,6 +1,7 @@
 """The evaluation loop against sources that lose, repeat and reorder: every sample counts exactly once."""
 
 import asyncio
+import importlib
 
 import grpc
 import grpc.aio
@@ -197,8 +198,9 @@ async def test_cancelling_stops_the_stream_and_the_scoring(make_trajectory):
 
 
 async def test_many_problems_are_asked_for_in_bounded_requests(make_trajectory, monkeypatch):
-    monkeypatch.setattr("rstar_eval.evaluate._PROBLEMS_PER_CALL", 2)
-    monkeypatch.setattr("rstar_eval.evaluate._SCORING_AT_ONCE", 2)
+    module = importlib.import_module("rstar_eval.evaluate")  # the package's name for it is the function
+    monkeypatch.setattr(module, "_PROBLEMS_PER_CALL", 2)
+    monkeypatch.setattr(module, "_SCORING_AT_ONCE", 2)
     source = Source(make_trajectory)
     report = await evaluate(PROBLEMS, source, Scorer(), EvalSettings(samples=3))
     assert [len(call) for call in source.calls] == [2, 1]

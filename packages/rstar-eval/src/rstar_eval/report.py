@@ -190,15 +190,15 @@ class Report:
             values["rows"] = [record.to_json_dict() for record in self.rows]
         return values
 
-    def to_json(self, *, rows: bool = False) -> str:
-        """The report as JSON text."""
-        return json.dumps(self.to_json_dict(rows=rows), indent=2, ensure_ascii=False, allow_nan=False) + "\n"
+    def to_json(self, *, rows: bool = False, indent: int | None = 2) -> str:
+        """The report as JSON text; `indent` None puts it on one line."""
+        return json.dumps(self.to_json_dict(rows=rows), indent=indent, ensure_ascii=False, allow_nan=False)
 
     def write(self, path: Path) -> None:
         """Writes the JSON text, replacing an earlier file in one step."""
         path.parent.mkdir(parents=True, exist_ok=True)
         partial = path.with_name(path.name + ".part")
-        partial.write_text(self.to_json(), encoding="utf-8")
+        partial.write_text(self.to_json() + "\n", encoding="utf-8")
         partial.replace(path)
 
 

@@ -1,0 +1,164 @@
+"""The command line: `serve` and `grade`."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich.console import Console
+from rich.progress import Progress
+
+from rstar_protos import cli as rstar_cli
+from rstar_protos.errors import UserInputError
+from rstar_protos.reward.v1 import reward_pb2, reward_pb2_grpc
+from rstar_protos.service import serve as serve_service
+from rstar_protos.service import serve_settings
+from rstar_reward.judge import Judge
+from rstar_reward.service import RewardServicer
+from rstar_reward.verdict import Verdict
+from rstar_reward.verifiers import load_verifier
+from rstar_reward.workers import PoolSettings, WorkerPool
+
+__all__ = ["app", "main"]
+
+app = typer.Typer(help="Judges the declared answers of rollouts.", no_args_is_help=True, add_completion=False)
+
+_Workers = Annotated[int | None, typer.Option(help="Worker processes; default: one per CPU.")]
+
+
+def main() -> None:
+    """Runs the command line."""
+    rstar_cli.run(app)
+
+
+@app.callback()
+def _root() -> None:
+    """Judges the declared answers of rollouts."""
+
+
+@app.command()
+def serve(
+    listen: Annotated[str, typer.Option(help="unix:/path or host:port; port 0: any free one.")] = "127.0.0.1:0",
+    tls_cert: Annotated[Path | None, typer.Option(help="Certificate chain (PEM).")] = None,
+    tls_key: Annotated[Path | None, typer.Option(help="Private key (PEM).")] = None,
+    tls_client_ca: Annotated[Path | None, typer.Option(help="CA of clients: makes TLS mutual.")] = None,
+    token_file: Annotated[Path | None, typer.Option(help="File with the bearer token.")] = None,
+    metrics_port: Annotated[int | None, typer.Option(help="Loopback port for Prometheus.")] = None,
+    watch_parent: Annotated[bool, typer.Option(help="End when standard input is closed.")] = False,
+    workers: _Workers = None,
+    cache_size: Annotated[int, typer.Option(min=0, help="Comparisons remembered; 0: none.")] = 100_000,
+) -> None:
+    """Serves the RewardService until SIGTERM or Ctrl-C."""
+    settings = serve_settings(listen, tls_cert, tls_key, tls_client_ca, token_file, metrics_port, watch_parent)
+
+    async def run() -> None:
+        pool = WorkerPool(_pool_settings(workers))
+
+        async def register(server: Any) -> None:
+            await pool.start()
+            reward_pb2_grpc.add_RewardServiceServicer_to_server(RewardServicer(pool, cache_size), server)
+
+        try:
+            await serve_service(settings, "reward", register, [reward_pb2.DESCRIPTOR], on_stop=pool.close)
+        finally:
+            await pool.close()
+
+    asyncio.run(run())
+
+
+@app.command()
+def grade(
+    source: Annotated[Path, typer.Argument(metavar="IN.jsonl", help="Lines {id, gold, response}.")],
+    target: Annotated[Path, typer.Argument(metavar="OUT.jsonl", help="Lines {id, reward, status, reason, extracted}.")],
+    verifier: Annotated[str, typer.Option(help="Kind of answers, for lines that name none.")] = "math",
+    workers: _Workers = None,
+) -> None:
+    """Grades a JSONL file.
+
+    A line may also hold `end_reason` (or `finish_reason`), `verifier`, and `turns` ([{role, text}]) or `segments`
+    ([{kind, text}]) in place of `response`.
+    """
+    load_verifier(verifier)
+    rows = list(_read_rows(source))
+    counts: Counter[str] = Counter()
+    console = Console(stderr=True)
+    with _open_for_writing(target) as out, Progress(console=console, disable=not console.is_terminal) as progress:
+        task = progress.add_task("grading", total=len(rows))
+
+        def write(row: Mapping[str, Any], verdict: Verdict) -> None:
+            record = {
+                "id": row["id"],
+                "reward": verdict.reward,
+                "status": verdict.status.value,
+                "reason": verdict.reason,
+                "extracted": verdict.extracted,
+            }
+            out.write(json.dumps(record, ensure_ascii=False) + "\n")
+            counts[verdict.status.value] += 1
+            progress.advance(task)
+
+        asyncio.run(_grade(rows, verifier, _pool_settings(workers), write))
+    summary = ", ".join(f"{count} {status}" for status, count in sorted(counts.items()))
+    console.print(f"{len(rows)} graded: {summary or 'nothing'}")
+
+
+async def _grade(rows: list[dict[str, Any]], verifier: str, settings: PoolSettings, write: Any) -> None:
+    pool = WorkerPool(settings)
+    await pool.start()
+    try:
+        judge = Judge(pool)
+        # In order, so that the output lines up with the input, and in blocks, so that memory stays bounded.
+        block = 64 * settings.workers
+        for start in range(0, len(rows), block):
+            part = rows[start : start + block]
+            verdicts = await asyncio.gather(*(_judge_row(judge, row, verifier) for row in part))
+            for row, verdict in zip(part, verdicts, strict=True):
+                write(row, verdict)
+    finally:
+        await pool.close()
+
+
+async def _judge_row(judge: Judge, row: Mapping[str, Any], verifier: str) -> Verdict:
+    response = next((row[key] for key in ("response", "segments", "turns") if row.get(key) is not None), "")
+    end = row.get("end_reason", row.get("finish_reason"))
+    return await judge.judge(row["gold"], response, end, row.get("verifier") or verifier)
+
+
+def _read_rows(path: Path) -> Iterator[dict[str, Any]]:
+    try:
+        # Lines end at "\n" only: some texts contain other line separators.
+        lines: Iterable[str] = path.read_text(encoding="utf-8").split("\n")
+    except (OSError, UnicodeDecodeError) as error:
+        raise UserInputError("IN.jsonl", str(path), f"it cannot be read ({error})") from error
+    for number, line in enumerate(lines, 1):
+        if not line.strip():
+            continue
+        try:
+            row = json.loads(line)
+        except ValueError as error:
+            raise UserInputError.message(f"{path}:{number}: not a JSON object ({error})") from error
+        if not isinstance(row, dict) or "id" not in row or not isinstance(row.get("gold"), str):
+            raise UserInputError.message(f"{path}:{number}: a line needs `id`, `gold` (a string) and `response`")
+        if not isinstance(row.get("response", ""), str):
+            raise UserInputError.message(f"{path}:{number}: `response` must be a string")
+        yield row
+
+
+def _open_for_writing(path: Path) -> Any:
+    try:
+        return path.open("w", encoding="utf-8")
+    except OSError as error:
+        raise UserInputError("OUT.jsonl", str(path), f"it cannot be written ({error.strerror})") from error
+
+
+def _pool_settings(workers: int | None) -> PoolSettings:
+    if workers is None:
+        return PoolSettings()
+    if not 1 <= workers <= 1024:
+        raise UserInputError("--workers", workers, "give a number from 1 to 1024")
+    return PoolSettings(workers=workers)

@@ -1,4 +1,4 @@
-"""How every rstar command line ends: one-line errors, exit codes 0, 1 (infrastructure), 2 (input), 130 (interrupted)."""
+"""How every rstar command line ends: one-line errors; exit codes 1 (infrastructure), 2 (input), 130 (interrupted)."""
 
 from __future__ import annotations
 

@@ -159,6 +159,9 @@ class SftSettings(Section):
     )
     steps: int = Field(default=16, ge=1, description="optimizer updates")
     batch_size: int = Field(default=8, ge=1, description="examples per update")
+    micro_batch_tokens: int = Field(
+        default=4096, ge=16, description="tokens of one forward and backward pass; no influence on the gradient"
+    )
     learning_rate: float = Field(default=1e-4, gt=0, description="peak learning rate of AdamW")
     warmup_fraction: float = Field(default=0.04, ge=0, lt=1, description="share of the steps with linear warm-up")
     schedule: Literal["cosine", "constant"] = Field(

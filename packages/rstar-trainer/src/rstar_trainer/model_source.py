@@ -1,0 +1,45 @@
+"""Where a recipe's model comes from: a name that rstar-model fetches, or a Hugging Face folder of the user's."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from rstar_model.fetch import fetch
+from rstar_model.tokenizer import load_tokenizer
+from rstar_protos.errors import UserInputError
+
+__all__ = ["ResolvedModel", "resolve_model"]
+
+
+@dataclass(frozen=True)
+class ResolvedModel:
+    """A model folder and its origin, as recorded in the run."""
+
+    path: Path
+    source: str
+    sha256: Mapping[str, str] = field(default_factory=dict)
+
+
+def resolve_model(source: str) -> ResolvedModel:
+    """The folder of a model, fetched into the cache when `source` is a name.
+
+    Args:
+        source: a folder, or a name such as "smollm2-135m".
+
+    Raises:
+        UserInputError: unknown name, or a folder without model or tokenizer.
+    """
+    path = Path(source)
+    if not path.is_dir():
+        if "/" in source or source.startswith("."):
+            raise UserInputError(
+                "model.source", source, "it must be an existing folder, or a name such as smollm2-135m"
+            )
+        fetched = fetch(source)
+        return ResolvedModel(fetched.path, fetched.source, dict(fetched.sha256))
+    if not (path / "config.json").is_file():
+        raise UserInputError("model.source", source, "it must be a Hugging Face folder with config.json")
+    load_tokenizer(path)
+    return ResolvedModel(path, f"folder {path.resolve()}")

@@ -1,0 +1,152 @@
+"""The pipeline: base evaluation, SFT, then the RL stages, each followed by its evaluation and a checkpoint.
+
+`run` starts one, `resume` continues one from its last checkpoint. This file holds the order of things; how each
+is done is in its own file: sft.py, rl_step.py, learner.py, hard_filter.py, evaluation.py, checkpoint.py.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import tempfile
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+from rstar_model.tokenizer import load_tokenizer
+from rstar_protos.errors import UserInputError
+from rstar_protos.service import ServeSettings, start_server
+from rstar_protos.trainer.v1 import trainer_pb2, trainer_pb2_grpc
+from rstar_trainer.checkpoint import RunState, latest_checkpoint, read_checkpoint
+from rstar_trainer.data import TrainProblem, fingerprint, load_heldout_problems, load_training_problems
+from rstar_trainer.entries import EntryRunner, StoppedEarly
+from rstar_trainer.learner_thread import LearnerThread
+from rstar_trainer.metrics_log import MetricsLog
+from rstar_trainer.model_source import resolve_model
+from rstar_trainer.progress import Progress
+from rstar_trainer.recipe import Recipe
+from rstar_trainer.report import RunReport
+from rstar_trainer.run_context import RunContext
+from rstar_trainer.run_folder import RunFolder
+from rstar_trainer.service import RunControl, TrainerServicer
+from rstar_trainer.services import Services
+
+__all__ = ["resume", "run"]
+
+
+def run(recipe: Recipe, progress: Progress) -> Path:
+    """Runs a recipe from its beginning.
+
+    Args:
+        recipe: checked.
+        progress: entered by the caller.
+
+    Returns:
+        The run folder.
+
+    Raises:
+        UserInputError: something in the recipe, the data or the model folder is unusable.
+        ServiceUnavailableError: a service could not be kept alive; the run can be resumed.
+    """
+    problems = load_training_problems(recipe)
+    folder = RunFolder.create(recipe)
+    with folder.lock():
+        asyncio.run(_run(recipe, folder, problems, None, progress))
+    return folder.path
+
+
+def resume(run_dir: Path, progress: Progress) -> Path:
+    """Continues a run from its last checkpoint, or from its beginning when it has none.
+
+    Raises:
+        UserInputError: no run in the folder, changed training data, or a trainer at work there.
+        ServiceUnavailableError: as `run`.
+    """
+    folder, recipe = RunFolder.open(run_dir)
+    if recipe.run_path.resolve() != run_dir.resolve():
+        recipe = recipe.model_copy(update={"run_dir": str(run_dir)})
+    problems = load_training_problems(recipe)
+    with folder.lock():
+        asyncio.run(_run(recipe, folder, problems, latest_checkpoint(run_dir), progress))
+    return folder.path
+
+
+async def _run(
+    recipe: Recipe,
+    folder: RunFolder,
+    problems: list[TrainProblem],
+    checkpoint: Path | None,
+    progress: Progress,
+) -> None:
+    heldout = load_heldout_problems(recipe)
+    progress.message(f"run folder {folder.path}, seed {recipe.seed}")
+    model = await asyncio.to_thread(resolve_model, recipe.model.source)
+    progress.message(f"model {recipe.model.source} from {model.source}")
+    folder.add_facts(model={"name": recipe.model.source, "source": model.source, "sha256": dict(model.sha256)})
+    state, learner_state = read_checkpoint(checkpoint) if checkpoint else (RunState(), None)
+    _check_fingerprint(state, problems, folder.path)
+    with MetricsLog(folder.path) as log:
+        log.truncate(state.global_step, state.log_position)
+        context = RunContext(
+            recipe=recipe,
+            folder=folder,
+            problems=problems,
+            heldout=heldout,
+            log=log,
+            report=_open_report(folder.path, recipe, state, resumed=checkpoint is not None),
+            progress=progress,
+            control=RunControl(f"{recipe.name}-seed{recipe.seed}", folder.path),
+        )
+        async with (
+            Services(recipe, model.path, folder.path / "logs", context.event) as services,
+            LearnerThread(recipe, model.path) as thread,
+        ):
+            runner = EntryRunner(context, thread, load_tokenizer(model.path), services)
+            if learner_state is not None:
+                await runner.load(learner_state, state)
+                context.event(f"resumed after step {state.global_step} from {checkpoint}")
+            async with _trainer_service(context):
+                try:
+                    await services.watch(runner.run_all(state))
+                except StoppedEarly:
+                    context.event(f"stopped; continue with `rstar-trainer resume {folder.path}`")
+
+
+def _check_fingerprint(state: RunState, problems: list[TrainProblem], run_dir: Path) -> None:
+    found = fingerprint(problems)
+    if state.fingerprint and state.fingerprint != found:
+        raise UserInputError(
+            "data.train",
+            found[:12],
+            f"the training problems changed since the checkpoint in {run_dir} (it has {state.fingerprint[:12]}); "
+            "restore the data or start a new run",
+        )
+    state.fingerprint = found
+
+
+def _open_report(run_dir: Path, recipe: Recipe, state: RunState, *, resumed: bool) -> RunReport:
+    if not resumed:
+        return RunReport.start(run_dir, recipe)
+    report = RunReport.read(run_dir)
+    report.keep_entries(recipe.entries[: state.entry])
+    return report
+
+
+@asynccontextmanager
+async def _trainer_service(context: RunContext) -> AsyncIterator[None]:
+    """The TrainerService on a private socket, for as long as the run goes on."""
+    servicer = TrainerServicer(context.control, context.log)
+    with tempfile.TemporaryDirectory(prefix="rstar-") as private:
+        server = await start_server(
+            ServeSettings(listen=f"unix:{private}/trainer.sock"),
+            lambda server: trainer_pb2_grpc.add_TrainerServiceServicer_to_server(servicer, server),
+            [trainer_pb2.DESCRIPTOR],
+        )
+        context.folder.publish(server.listening, os.getpid())
+        try:
+            yield
+        finally:
+            context.folder.unpublish()
+            # Followers of the metrics stream are told the end before the socket goes.
+            context.log.close()
+            await server.stop(1.0)

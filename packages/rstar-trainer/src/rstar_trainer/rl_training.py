@@ -1,0 +1,158 @@
+"""The steps of one RL stage: draw problems, collect groups, refill rejected ones, update, write everything down."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import math
+import time
+from typing import Any, Protocol
+
+from rstar_model.trajectory import to_json_dict
+from rstar_trainer.checkpoint import RunState
+from rstar_trainer.data import ProblemSampler
+from rstar_trainer.learner import UpdateMetrics
+from rstar_trainer.learner_thread import LearnerThread
+from rstar_trainer.recipe import Stage
+from rstar_trainer.rl_step import GroupCollector, ScoredGroup, rollout_digest, step_figures, training_sequences
+from rstar_trainer.run_context import RunContext
+from rstar_trainer.schedule import warmup_learning_rate
+
+__all__ = ["StageContext", "StageTraining"]
+
+
+class StageContext(Protocol):
+    """What a stage needs of the run it belongs to."""
+
+    context: RunContext
+    thread: LearnerThread
+    collector: GroupCollector
+    state: RunState
+
+    async def send_weights(self) -> str:
+        """Makes the engines use the learner's current policy."""
+
+    def advance(self, tokens: int, *, updated: bool) -> None:
+        """Counts one step."""
+
+
+class StageTraining:
+    """Steps of one stage.
+
+    Args:
+        runner: the run.
+        stage: its settings.
+        sampler: of its problems; its state is the caller's to save.
+    """
+
+    def __init__(self, runner: StageContext, stage: Stage, sampler: ProblemSampler) -> None:
+        self._runner, self._stage, self._sampler = runner, stage, sampler
+
+    async def step(self) -> None:
+        """One rollout step and its update; a step without any accepted group is counted, logged and skipped."""
+        runner, stage = self._runner, self._stage
+        number, started = runner.state.step, time.perf_counter()
+        await runner.send_weights()
+        groups = await self._collect(number)
+        rollout_seconds = time.perf_counter() - started
+        sequences = training_sequences(groups, stage)
+        rate = warmup_learning_rate(number, stage.learning_rate, stage.warmup_steps)
+        metrics: UpdateMetrics | None = None
+        if sequences:
+            runner.context.show_phase("update", 0, 1)
+            metrics = await runner.thread.compute(
+                runner.thread.learner.policy_update, sequences, rate, stage.temperature, stage.loss
+            )
+        else:
+            runner.context.event(f"{stage.name} step {number + 1}: every group was rejected (equal rewards); no update")
+        self._write_trajectories(number, groups)
+        runner.advance(metrics.tokens if metrics else 0, updated=metrics is not None)
+        values = self._figures(groups, metrics, rate, rollout_seconds)
+        runner.context.log.log(
+            "rl",
+            global_step=runner.state.global_step,
+            stage=stage.name,
+            values=values,
+            text=f"rollouts sha256 {rollout_digest(groups)}",
+        )
+        runner.context.progress.step(values)
+
+    async def _collect(self, number: int) -> list[ScoredGroup]:
+        """Groups of this step, rejected ones replaced for at most `refill_rounds` rounds."""
+        groups: list[ScoredGroup] = []
+        wanted = self._stage.problems_per_step
+        for round_number in range(self._stage.refill_rounds + 1):
+            text = "rollout" if round_number == 0 else f"rollout (refill {round_number})"
+            new = await self._runner.collector.collect(
+                self._sampler.draw(wanted),
+                self._stage,
+                number,
+                round_number,
+                lambda done, total, text=text: self._runner.context.show_phase(text, done, total),  # type: ignore[misc]
+            )
+            groups += new
+            wanted = sum(group.rejected for group in new)
+            if not wanted:
+                break
+        return groups
+
+    def _figures(
+        self, groups: list[ScoredGroup], metrics: UpdateMetrics | None, rate: float, rollout_seconds: float
+    ) -> dict[str, float]:
+        generated = sum(t.policy_tokens for group in groups for t in group.trajectories.values())
+        values = {
+            **step_figures(groups),
+            "learning_rate": rate,
+            "rollout_seconds": rollout_seconds,
+            "rollout_tokens_per_second": generated / rollout_seconds,
+            "update_skipped": float(metrics is None),
+        }
+        if metrics is not None:
+            values.update(
+                {
+                    "loss": metrics.loss,
+                    "grad_norm": metrics.grad_norm,
+                    "ratio": metrics.ratio,
+                    "clip_low_share": metrics.clip_low_share,
+                    "clip_high_share": metrics.clip_high_share,
+                    "entropy": metrics.entropy,
+                    "kl": metrics.kl,
+                    "mismatch": metrics.mismatch,
+                    "trained_policy_tokens": float(metrics.policy_tokens),
+                    "update_seconds": metrics.seconds,
+                    "train_tokens_per_second": metrics.tokens / metrics.seconds,
+                }
+            )
+        return {name: value for name, value in values.items() if not math.isnan(value)}
+
+    def _write_trajectories(self, number: int, groups: list[ScoredGroup]) -> None:
+        """One compressed JSONL file per step; a step that a resume does again replaces its file."""
+        folder = self._runner.context.folder.path / "trajectories" / self._stage.name
+        folder.mkdir(parents=True, exist_ok=True)
+        path = folder / f"step-{number + 1:04d}.jsonl.gz"
+        partial = path.with_name(path.name + ".partial")
+        with gzip.open(partial, "wt", encoding="utf-8", compresslevel=3) as file:
+            for group in groups:
+                file.writelines(json.dumps(record, ensure_ascii=False) + "\n" for record in _records(group))
+        partial.replace(path)
+
+
+def _records(group: ScoredGroup) -> list[dict[str, Any]]:
+    decisions = {d.trajectory_id: d for d in group.resampled.decisions} if group.resampled else {}
+    records = []
+    for index, trajectory in sorted(group.trajectories.items()):
+        verdict, decision = group.verdicts[index], decisions.get(trajectory.trajectory_id)
+        records.append(
+            {
+                **to_json_dict(trajectory),
+                "gold": group.problem.answer,
+                "status": verdict.status,
+                "reward": verdict.reward,
+                "extracted": verdict.extracted,
+                "kept": decision.kept if decision else False,
+                "decision": decision.reason.value if decision else None,
+                "p_err": decision.p_err if decision else None,
+                "p_format": decision.p_format if decision else None,
+            }
+        )
+    return records

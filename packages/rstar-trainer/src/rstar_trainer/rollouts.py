@@ -1,0 +1,150 @@
+"""Rollouts that arrive whatever dies on the way: lost samples are asked for again, each is delivered once.
+
+Used by training and evaluation alike. The weights that an engine must have are part of the question: after a restart
+they are sent again before anything is generated.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Iterable, Iterator, Sequence
+from itertools import groupby
+
+import grpc
+import grpc.aio
+
+from rstar_model.trajectory import Trajectory
+from rstar_model.weights import WeightManifest
+from rstar_protos.errors import ServiceUnavailableError
+from rstar_protos.rollout.v1 import rollout_pb2
+from rstar_rollout.client import RolloutClient
+from rstar_trainer.services import Services
+
+__all__ = ["RolloutSource"]
+
+_ATTEMPTS = 6
+_RETRY_SECONDS = 0.5
+_PASSING = (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.FAILED_PRECONDITION, grpc.StatusCode.CANCELLED)
+
+_Sample = tuple[str, int]
+
+
+class RolloutSource:
+    """The rollout service as the trainer sees it.
+
+    Args:
+        services: of the run.
+    """
+
+    def __init__(self, services: Services) -> None:
+        self._services = services
+        self._client = RolloutClient(services.channel("rollout"))
+        self._manifest: WeightManifest | None = None
+        self._sent: tuple[int, int] | None = None
+
+    async def use_weights(self, manifest: WeightManifest) -> None:
+        """Makes the engines use these weights now, and after every restart."""
+        self._manifest = manifest
+        failures = 0
+        while True:
+            try:
+                return await self._ensure_weights()
+            except (grpc.aio.AioRpcError, ServiceUnavailableError) as error:
+                failures += 1
+                await self._wait(failures, _passing(error))
+
+    async def generate_groups(
+        self,
+        problems: Sequence[rollout_pb2.Problem],
+        sampling: rollout_pb2.SamplingParams,
+        limits: rollout_pb2.RolloutLimits,
+        tools: rollout_pb2.ToolSettings,
+        expected_weight_version: int = 0,
+    ) -> AsyncIterator[Trajectory]:
+        """Yields every sample of every problem exactly once, as they finish.
+
+        Args:
+            problems: each with the number of samples and the index of the first.
+            sampling: temperature, seed.
+            limits: turns and tokens.
+            tools: whether tools may be called, and their limits.
+            expected_weight_version: of the engines; 0: that of the weights last given to `use_weights`.
+
+        Raises:
+            ServiceUnavailableError: the service stayed away over several attempts.
+        """
+        missing = dict.fromkeys(_samples(problems))
+        failures = 0
+        while missing:
+            try:
+                await self._ensure_weights()
+                version = expected_weight_version or (self._manifest.version if self._manifest else 0)
+                stream = self._client.generate_groups(
+                    _still_missing(problems, missing), sampling, limits, tools, expected_weight_version=version
+                )
+                async for trajectory in stream:
+                    key = (trajectory.group_id, trajectory.sample_index)
+                    if key in missing:
+                        del missing[key]
+                        failures = 0
+                        yield trajectory
+                reason = "its stream ended early"
+            except (grpc.aio.AioRpcError, ServiceUnavailableError) as error:
+                reason = _passing(error)
+            failures += 1 if missing else 0
+            await self._wait(failures, reason)
+
+    async def _ensure_weights(self) -> None:
+        """Sends the weights unless this very process of the service has them already."""
+        if self._manifest is None:
+            return
+        wanted = (self._services.rollout_generation, self._manifest.version)
+        if self._sent != wanted:
+            await self._client.update_weights(self._manifest)
+            self._sent = wanted
+
+    @staticmethod
+    async def _wait(failures: int, reason: str) -> None:
+        """Pauses after a failure, longer each time without progress.
+
+        Raises:
+            ServiceUnavailableError: too many failures in a row.
+        """
+        if failures >= _ATTEMPTS:
+            raise ServiceUnavailableError(f"the rollout service failed {failures} times in a row: {reason}")
+        if failures:
+            await asyncio.sleep(_RETRY_SECONDS * 2**failures)
+
+
+def _passing(error: grpc.aio.AioRpcError | ServiceUnavailableError) -> str:
+    """The reason of a failure that may pass; raises any other again."""
+    if isinstance(error, grpc.aio.AioRpcError):
+        if error.code() not in _PASSING:
+            raise error
+        return f"{error.code().name}: {error.details()}"
+    return str(error)
+
+
+def _samples(problems: Iterable[rollout_pb2.Problem]) -> Iterator[_Sample]:
+    for problem in problems:
+        for index in range(problem.first_sample_index, problem.first_sample_index + problem.samples):
+            yield problem.group_id, index
+
+
+def _still_missing(problems: Sequence[rollout_pb2.Problem], missing: dict[_Sample, None]) -> list[rollout_pb2.Problem]:
+    """The missing samples as one request per run of consecutive indices."""
+    requests = []
+    for problem in problems:
+        indices = [index for group, index in _samples([problem]) if (group, index) in missing]
+        for _, run in groupby(enumerate(indices), key=lambda pair: pair[1] - pair[0]):
+            members = [index for _, index in run]
+            requests.append(
+                rollout_pb2.Problem(
+                    problem_id=problem.problem_id,
+                    group_id=problem.group_id,
+                    prompt=problem.prompt,
+                    samples=len(members),
+                    first_sample_index=members[0],
+                )
+            )
+    return requests

@@ -202,7 +202,9 @@ def _evaluations(recipe: Recipe, heldout: int, unseen: int) -> tuple[EvaluationP
 
 def _memory(recipe: Recipe, shape: ModelShape) -> MemoryPlan:
     compute = 2 if recipe.model.autocast == "bfloat16" else 4
-    tokens = max((stage.loss.micro_batch_tokens for stage in recipe.stages), default=4096)
+    tokens = max((stage.loss.micro_batch_tokens for stage in recipe.stages), default=0)
+    if recipe.sft.enabled:
+        tokens = max(tokens, recipe.sft.micro_batch_tokens)
     # With recomputation only the input of each layer is kept, and one layer at a time in full.
     layers = shape.layers * (1 if recipe.model.gradient_checkpointing else _ACTIVATIONS_PER_LAYER)
     layers += _ACTIVATIONS_PER_LAYER if recipe.model.gradient_checkpointing else 0

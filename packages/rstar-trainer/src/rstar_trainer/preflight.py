@@ -5,10 +5,7 @@ from pathlib import Path
 from rstar_protos.errors import UserInputError
 from rstar_trainer.recipe import Recipe
 
-__all__ = ["RECIPE_FILE", "check_files", "check_model_source", "check_resumable", "check_run_dir_is_free"]
-
-# The resolved recipe in a run folder, as JSON.
-RECIPE_FILE = "recipe.json"
+__all__ = ["check_files", "check_model_source"]
 
 _TOKENIZER = "tokenizer.json"
 _WEIGHTS = ("model.safetensors", "model.safetensors.index.json")
@@ -56,33 +53,3 @@ def check_model_source(source: str) -> None:
         )
     if not any((folder / name).is_file() for name in _WEIGHTS):
         raise UserInputError("model.source", source, f"should hold weights: {' or '.join(_WEIGHTS)} is missing")
-
-
-def check_run_dir_is_free(run_dir: Path) -> None:
-    """Checks that a new run would not write into something that is there.
-
-    Raises:
-        UserInputError: the folder is not empty.
-    """
-    if run_dir.exists() and not run_dir.is_dir():
-        raise UserInputError("run_dir", str(run_dir), "should be a folder, not a file")
-    if (run_dir / RECIPE_FILE).exists():
-        raise UserInputError(
-            "run_dir",
-            str(run_dir),
-            f"it holds a run already; continue that with `rstar-trainer resume {run_dir}`, "
-            "or choose another folder with --set run_dir=...",
-        )
-    if run_dir.is_dir() and any(run_dir.iterdir()):
-        accepted = "should be a new or an empty folder; choose one with --set run_dir=..."
-        raise UserInputError("run_dir", str(run_dir), accepted)
-
-
-def check_resumable(run_dir: Path) -> None:
-    """Checks that a folder holds a run.
-
-    Raises:
-        UserInputError: it does not.
-    """
-    if not (run_dir / RECIPE_FILE).is_file():
-        raise UserInputError("run", str(run_dir), f"should be the folder of a run: it has no {RECIPE_FILE}")

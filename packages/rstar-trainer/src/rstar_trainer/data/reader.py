@@ -8,6 +8,7 @@ Two layouts, told apart row by row:
   message may carry instructions for another answer format; otherwise it is that message.
 """
 
+import itertools
 import json
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -34,9 +35,7 @@ def read_problems(path: Path, *, limit: int = 0, integers_only: bool = False) ->
     """
     problems: list[TrainProblem] = []
     lines_by_id: dict[str, str] = {}
-    for where, row in _rows(path):
-        if limit and len(problems) == limit:
-            break
+    for where, row in itertools.islice(_rows(path), limit or None):
         problem = _problem(where, row, path.stem)
         if integers_only:
             integer = integer_answer(problem.answer)
@@ -74,10 +73,11 @@ def _jsonl_rows(path: Path) -> Iterator[tuple[str, Any]]:
                 continue
             where = f"{path}:{number}"
             try:
-                yield where, json.loads(line.decode("utf-8-sig" if number == 1 else "utf-8"))
-            except ValueError as error:
+                row = json.loads(line.decode("utf-8-sig" if number == 1 else "utf-8"))
+            except (ValueError, RecursionError) as error:
                 shown = line[:60].decode("utf-8", "replace").strip()
                 raise UserInputError(where, shown, f"should be one JSON object per line ({error})") from None
+            yield where, row
 
 
 def _parquet_rows(path: Path) -> Iterator[tuple[str, Any]]:

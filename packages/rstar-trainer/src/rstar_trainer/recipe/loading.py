@@ -12,8 +12,8 @@ from typing import Any
 import tomllib
 from pydantic import BaseModel, ValidationError
 from pydantic_core import ErrorDetails
-from rstar_protos.errors import UserInputError
 
+from rstar_protos.errors import UserInputError
 from rstar_trainer.recipe.recipe import Recipe
 
 _RECIPES = "rstar_trainer.recipes"

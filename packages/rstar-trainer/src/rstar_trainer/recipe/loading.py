@@ -4,6 +4,7 @@ Whatever is wrong becomes one `UserInputError` line with the field, the value an
 """
 
 import difflib
+import re
 from collections.abc import Mapping, Sequence
 from importlib import resources
 from pathlib import Path
@@ -18,6 +19,7 @@ from rstar_trainer.recipe.recipe import Recipe
 
 _RECIPES = "rstar_trainer.recipes"
 _SHOWN_VALUE_CHARACTERS = 80
+_KEY = re.compile(r"[\w-]+(\.[\w-]+)*")
 
 
 def built_in_recipes() -> tuple[str, ...]:
@@ -89,17 +91,17 @@ def _apply(values: dict[str, Any], overrides: Sequence[str]) -> None:
 
 def _pair(override: str) -> tuple[list[str], Any]:
     key, equals, text = override.partition("=")
-    keys = key.strip().split(".")
-    if not equals or not all(keys):
+    key = key.strip()
+    if not equals or not _KEY.fullmatch(key):
         raise UserInputError("--set", override, 'should be key=value, such as "seed=2" or "stages.rl-1.steps=4"')
-    text = text.strip()
+    keys, text = key.split("."), text.strip()
     if text.lower() == "none":
         return keys, None
     if text[:1] in ("[", "{", '"', "'"):
         try:
             return keys, tomllib.loads(f"value = {text}")["value"]
         except tomllib.TOMLDecodeError as error:
-            raise UserInputError(key.strip(), text, f"should be a TOML value: {_flat(str(error))}") from None
+            raise UserInputError(key, text, f"should be a TOML value: {_flat(str(error))}") from None
     return keys, text
 
 

@@ -102,14 +102,11 @@ class Recipe(Section):
     def _enough_problems(self) -> Self:
         train = self.data.train.count
         for stage in self.stages:
-            for what, need in (
-                ("problems_per_step", stage.problems_per_step),
-                ("hard_filter.problems", stage.hard_filter.problems if stage.hard_filter else 0),
-            ):
-                if 0 < train < need:
-                    raise ValueError(
-                        f"stages.{stage.name}.{what}: should be at most data.train.count ({train}), not {need}"
-                    )
+            if 0 < train < stage.problems_per_step:
+                raise ValueError(
+                    f"stages.{stage.name}.problems_per_step: should be at most data.train.count ({train}), "
+                    f"not {stage.problems_per_step}"
+                )
         heldout = self.data.heldout.count
         if 0 < heldout < self.evaluation.problems:
             raise ValueError(

@@ -1,0 +1,80 @@
+"""Draining a program's pipes: an exact prefix is kept, the rest is counted and dropped, so memory stays flat."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+
+__all__ = ["Capture"]
+
+_CHUNK = 1024 * 1024
+_PIPE_BYTES = 256 * 1024
+
+
+class Capture:
+    """One pipe from a program: its read end, what is kept of it and how much there was."""
+
+    def __init__(self, keep_bytes: int) -> None:
+        self.keep_bytes = keep_bytes
+        self.total_bytes = 0
+        self._kept = bytearray()
+        self.read_end, self.write_end = os.pipe2(os.O_CLOEXEC)
+        os.set_blocking(self.read_end, False)
+        self.open = True
+
+    @property
+    def content(self) -> bytes:
+        """The kept prefix."""
+        return bytes(self._kept)
+
+    def enlarge_pipe(self) -> None:
+        """Fewer wake-ups for a program that prints much; refused beyond a user's quota, which is harmless."""
+        import fcntl
+
+        with contextlib.suppress(OSError, AttributeError):
+            fcntl.fcntl(self.write_end, fcntl.F_SETPIPE_SZ, _PIPE_BYTES)
+
+    def close_write_end(self) -> None:
+        """The slot's copy of the program's end; without this there is never an end of file."""
+        if self.write_end >= 0:
+            os.close(self.write_end)
+            self.write_end = -1
+
+    def drain(self) -> bool:
+        """Reads once what is there.
+
+        Returns:
+            True when something was read; False when nothing is there now, or at the end (then `open` is False).
+        """
+        if not self.open:
+            return False
+        try:
+            chunk = os.read(self.read_end, _CHUNK)
+        except BlockingIOError:
+            return False
+        if not chunk:
+            self.open = False
+            return False
+        self.total_bytes += len(chunk)
+        room = self.keep_bytes - len(self._kept)
+        if room > 0:
+            self._kept += chunk[:room]
+        return True
+
+    def drain_rest(self, limit_bytes: int) -> None:
+        """Reads to the end, at most `limit_bytes`; for when every writer is dead."""
+        stop = self.total_bytes + limit_bytes
+        while self.total_bytes < stop and self.drain():
+            pass
+
+    def restart(self, keep_bytes: int) -> None:
+        """Forgets what was read, for the next cell over the same pipe."""
+        self.keep_bytes, self.total_bytes = keep_bytes, 0
+        self._kept.clear()
+
+    def close(self) -> None:
+        """Closes both ends."""
+        self.close_write_end()
+        if self.read_end >= 0:
+            os.close(self.read_end)
+            self.read_end, self.open = -1, False

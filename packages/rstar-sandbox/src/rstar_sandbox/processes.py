@@ -1,0 +1,122 @@
+"""A slot's view of the processes below it: their memory, and killing all of them.
+
+`/proc` shows process ids of the namespace it was mounted in, which is not the slot's own when the slot has a PID
+namespace; so ids read here serve for reading only, and killing goes by what the slot's own namespace offers.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import resource
+import signal
+import time
+
+__all__ = ["anonymous_bytes", "descendants", "kill_all", "memory_of", "own_anonymous_bytes"]
+
+_PAGE = resource.getpagesize()
+_SWEEP_SECONDS = 5.0
+
+
+def own_anonymous_bytes() -> int:
+    """Resident memory of the calling process that no file backs; a forked child starts with the same."""
+    return anonymous_bytes("self")
+
+
+def anonymous_bytes(pid: int | str) -> int:
+    """Resident minus shared memory of a process; 0 when it is gone."""
+    try:
+        with open(f"/proc/{pid}/statm", "rb") as file:
+            fields = file.read().split()
+        return (int(fields[1]) - int(fields[2])) * _PAGE
+    except (OSError, IndexError, ValueError):
+        return 0
+
+
+def descendants() -> list[int]:
+    """Process ids, as `/proc` shows them, of everything below the calling process."""
+    found: list[int] = []
+    pending: list[int | str] = ["self"]
+    while pending:
+        for child in _children(pending.pop()):
+            found.append(child)
+            pending.append(child)
+    return found
+
+
+def memory_of(pids: list[int], inherited: int, limit: int) -> int:
+    """Memory that these processes use beyond what they were born with, bytes.
+
+    The cheap count charges pages that the processes share among themselves to each; only when it is over the limit
+    is the proportional, slower one asked.
+    """
+    cheap = sum(max(0, anonymous_bytes(pid) - inherited) for pid in pids)
+    if cheap <= limit or len(pids) < 2:
+        return cheap
+    return min(cheap, sum(_proportional_bytes(pid) for pid in pids))
+
+
+def kill_all() -> None:
+    """Kills every process below the calling one, whatever sessions and groups they moved to, and reaps them.
+
+    As PID 1 of a namespace one call reaches them all at once. Elsewhere the caller is a child subreaper: killing
+    its children hands it theirs, until there are none.
+    """
+    deadline = time.monotonic() + _SWEEP_SECONDS
+    while True:
+        if os.getpid() == 1:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(-1, signal.SIGKILL)
+        else:
+            _kill_children()
+        if not _reap_all(deadline):
+            return
+
+
+def _kill_children() -> None:
+    # All of them are stopped before the first is killed: a process that goes on forking cannot outrun the sweep.
+    pids = descendants()
+    for number in (signal.SIGSTOP, signal.SIGKILL):
+        for pid in pids:
+            with contextlib.suppress(ProcessLookupError, PermissionError):
+                os.kill(pid, number)
+
+
+def _reap_all(deadline: float) -> bool:
+    """Reaps dead children; True when living ones are left and time for another round is too."""
+    while True:
+        try:
+            pid, _ = os.waitpid(-1, os.WNOHANG)
+        except ChildProcessError:
+            return False
+        if pid == 0:
+            if time.monotonic() > deadline:
+                return False
+            time.sleep(0.0005)  # killed, not yet dead; another round also catches what was forked meanwhile
+            return True
+
+
+def _children(pid: int | str) -> list[int]:
+    found: list[int] = []
+    try:
+        threads = os.listdir(f"/proc/{pid}/task")
+    except OSError:
+        return found
+    for thread in threads:
+        try:
+            with open(f"/proc/{pid}/task/{thread}/children", "rb") as file:
+                found.extend(int(number) for number in file.read().split())
+        except (OSError, ValueError):
+            continue
+    return found
+
+
+def _proportional_bytes(pid: int) -> int:
+    try:
+        with open(f"/proc/{pid}/smaps_rollup", "rb") as file:
+            for line in file:
+                if line.startswith(b"Pss_Anon:"):
+                    return int(line.split()[1]) * 1024
+    except (OSError, ValueError, IndexError):
+        pass
+    return 0

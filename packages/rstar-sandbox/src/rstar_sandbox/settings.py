@@ -1,0 +1,71 @@
+"""Settings of a sandbox service."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from rstar_protos.errors import UserInputError
+from rstar_sandbox.limits import DEFAULT_LIMITS, Limits
+
+__all__ = ["SandboxSettings"]
+
+
+def _default_slots() -> int:
+    return 2 * len(os.sched_getaffinity(0))
+
+
+@dataclass(frozen=True)
+class SandboxSettings:
+    """How a sandbox service runs programs."""
+
+    slots: int = field(default_factory=_default_slots)
+    """Programs that run at the same time; the default is twice the number of cores."""
+    queue_limit: int = 4096
+    """Programs that may wait for a slot; more are refused with RESOURCE_EXHAUSTED and a retry hint."""
+    defaults: Limits = DEFAULT_LIMITS
+    """Limits of requests that leave them at 0."""
+    ceiling: Limits = field(
+        default_factory=lambda: Limits(
+            wall_seconds=600.0,
+            cpu_seconds=600.0,
+            memory_bytes=8 * 1024**3,
+            max_stdout_bytes=16 * 1024**2,
+            max_stderr_bytes=16 * 1024**2,
+        )
+    )
+    """What a request may ask for at most."""
+    warm: tuple[str, ...] = ("numpy", "scipy", "sympy")
+    """Modules imported before programs are forked; those that are not installed are passed over."""
+    folder: Path = field(default_factory=lambda: Path(tempfile.gettempdir()))
+    """Where the working directories of programs are made."""
+    seed: int | None = None
+    """Makes `random` and NumPy's global generator a function of the program; None: fresh entropy for each call."""
+    max_sessions: int = 16
+    session_seconds: float = 600.0
+    """Idle time after which a session is closed, unless it was opened with its own."""
+    remembered_results: int = 4096
+    """Results kept for retries with the same request id."""
+    remembered_bytes: int = 64 * 1024**2
+    patience_seconds: float = 60.0
+    """How long a program waits for the worker processes to come back before it is answered as unavailable."""
+
+    def checked(self) -> SandboxSettings:
+        """Itself, when every field is usable.
+
+        Raises:
+            UserInputError: a field that is not.
+        """
+        if self.slots < 1:
+            raise UserInputError("--slots", self.slots, "give at least 1")
+        if self.queue_limit < 0:
+            raise UserInputError("--queue-limit", self.queue_limit, "give 0 or more")
+        if self.max_sessions < 0:
+            raise UserInputError("--max-sessions", self.max_sessions, "give 0 or more")
+        if not self.folder.is_dir() or not os.access(self.folder, os.W_OK | os.X_OK):
+            raise UserInputError("--work-dir", str(self.folder), "give a folder that can be written to")
+        self.defaults.checked()
+        self.ceiling.checked()
+        return self

@@ -1,0 +1,178 @@
+"""The zygote: one warmed, single-threaded process that forks slots. `python -m rstar_sandbox.zygote FD FOLDER`.
+
+It is started by exec before the service initialises gRPC, so no thread and no descriptor of the service is in it.
+It talks to the service over a socket pair (SOCK_SEQPACKET, JSON): `{"slot": n}` with the slot's end of a connection
+attached makes a slot; `{"kill": n}` kills one. It says `{"ready": ...}` once, and `{"gone": n, "status": s}` when a
+slot ended. When the service is gone it ends, and everything below it too.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import gc
+import importlib
+import json
+import os
+import select
+import shutil
+import signal
+import socket
+import sys
+import tempfile
+import time
+from types import FrameType
+from typing import Any, NoReturn
+
+from rstar_sandbox import _linux, isolation
+from rstar_sandbox.slot import Slot, slot_main
+from rstar_sandbox.warmup import warm_up
+
+__all__ = ["main"]
+
+
+class Zygote:
+    """Forks slots on request and reports their ends."""
+
+    def __init__(self, control: socket.socket, folder: str, plan: isolation.Plan) -> None:
+        self._control, self._folder, self._plan = control, folder, plan
+        self._slots: dict[int, int] = {}
+
+    def run(self) -> None:
+        """Serves until the service closes its end."""
+        wake_read, wake_write = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
+        signal.set_wakeup_fd(wake_write, warn_on_full_buffer=False)
+        signal.signal(signal.SIGCHLD, lambda *_: None)
+        poll = select.poll()
+        poll.register(self._control, select.POLLIN)
+        poll.register(wake_read, select.POLLIN)
+        while True:
+            for descriptor, _ in poll.poll():
+                if descriptor == wake_read:
+                    with contextlib.suppress(BlockingIOError):
+                        os.read(wake_read, 4096)
+                elif not self._serve_request():
+                    return
+            self._reap()
+
+    def _serve_request(self) -> bool:
+        content, descriptors, _, _ = socket.recv_fds(self._control, 4096, 1)
+        if not content:
+            return False
+        request = json.loads(content)
+        if "slot" in request:
+            self._make_slot(request["slot"], socket.socket(fileno=descriptors[0]))
+        elif "kill" in request:
+            for pid, number in self._slots.items():
+                if number == request["kill"]:
+                    os.kill(pid, signal.SIGKILL)
+        return True
+
+    def _make_slot(self, number: int, connection: socket.socket) -> None:
+        """Forks a slot by way of a short-lived process.
+
+        A process can make a PID namespace for its children only once, so each slot needs a maker of its own; the
+        slot becomes the zygote's child when the maker ends, because the zygote is a child subreaper.
+        """
+        told_read, told_write = os.pipe2(os.O_CLOEXEC)
+        go_read, go_write = os.pipe2(os.O_CLOEXEC)
+        maker = os.fork()
+        if maker == 0:
+            try:
+                isolation.enter_slot_namespaces(self._plan)
+                pid = os.fork()
+                if pid == 0:
+                    self._become_slot(number, connection, go_read, go_write)
+                os.write(told_write, str(pid).encode())
+            finally:
+                os._exit(0)
+        os.close(told_write)
+        os.close(go_read)
+        os.waitpid(maker, 0)
+        told = os.read(told_read, 32)
+        os.close(told_read)
+        connection.close()
+        if told:
+            self._slots[int(told)] = number
+        else:
+            self._tell({"gone": number, "status": -1})
+        os.write(go_write, b"g") if told else None
+        os.close(go_write)
+
+    def _become_slot(self, number: int, connection: socket.socket, go_read: int, go_write: int) -> NoReturn:
+        try:
+            os.close(go_write)
+            # Only now is the zygote this process's parent, so that the death signal below is about the zygote.
+            os.read(go_read, 1)
+            _linux.set_parent_death_signal(signal.SIGKILL)
+            _linux.set_child_subreaper()
+            signal.set_wakeup_fd(-1)
+            signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+            signal.signal(signal.SIGTERM, signal.SIG_DFL)
+            keep = connection.fileno()
+            os.closerange(3, keep)
+            os.closerange(keep + 1, 65536)
+            folder = os.path.join(self._folder, str(number))
+            os.mkdir(folder, 0o711)
+            slot_main(Slot(number, folder, self._plan, connection))
+        except BaseException as error:
+            print(f"sandbox slot {number}: {type(error).__name__}: {error}", file=sys.stderr, flush=True)
+        finally:
+            os._exit(1)
+
+    def _reap(self) -> None:
+        while True:
+            try:
+                pid, status = os.waitpid(-1, os.WNOHANG)
+            except ChildProcessError:
+                return
+            if pid == 0:
+                return
+            number = self._slots.pop(pid, None)
+            if number is not None:
+                shutil.rmtree(os.path.join(self._folder, str(number)), ignore_errors=True)
+                self._tell({"gone": number, "status": status})
+
+    def _tell(self, message: dict[str, Any]) -> None:
+        with contextlib.suppress(BrokenPipeError, ConnectionResetError):
+            self._control.send(json.dumps(message).encode())
+
+
+def main(arguments: list[str]) -> None:
+    """Warms up, says what there is, and serves."""
+    control, settings = socket.socket(fileno=int(arguments[0])), json.loads(arguments[1])
+    parent = settings["parent"]
+    signal.signal(signal.SIGTERM, _end)
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C in a terminal is for the service, which ends us in order
+    # SIGTERM, not SIGKILL: the folder has to be removed.
+    _linux.set_parent_death_signal(signal.SIGTERM)
+    if os.getppid() != parent:
+        return
+    _linux.set_child_subreaper()
+    folder = tempfile.mkdtemp(prefix="rstar-sandbox-", dir=settings["folder"])
+    os.chmod(folder, 0o711)  # noqa: S103 - children of other users pass through to folders of their own
+    try:
+        started = time.monotonic()
+        plan = isolation.probe()
+        warmed = warm_up(settings["warm"])
+        gc.collect()
+        gc.freeze()
+        ready = {"ready": True, "warmed": warmed, "plan": plan.to_dict(), "seconds": time.monotonic() - started}
+        control.send(json.dumps(ready).encode())
+        Zygote(control, folder, plan).run()
+    except (BrokenPipeError, ConnectionResetError):
+        pass
+    finally:
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)
+        from rstar_sandbox import processes
+
+        processes.kill_all()
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def _end(number: int, frame: FrameType | None) -> NoReturn:
+    raise SystemExit(0)
+
+
+if __name__ == "__main__":
+    # The classes above must be those that a slot's modules refer to, not a second copy under the name __main__.
+    importlib.import_module("rstar_sandbox.zygote").main(sys.argv[1:])

@@ -14,12 +14,12 @@ from pathlib import Path
 from typing import Any
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
-from rstar_protos.errors import UserInputError
 
 from rstar_model.tokenizer import Piece, Tokenizer
 from rstar_model.tool_calls import ToolCallParser
 from rstar_model.tools import ToolSpec
 from rstar_model.types import SpanKind
+from rstar_protos.errors import UserInputError
 
 if sys.version_info >= (3, 11):
     import tomllib

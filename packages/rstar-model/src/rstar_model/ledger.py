@@ -11,9 +11,8 @@ import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from rstar_protos.errors import RStarError
-
 from rstar_model.types import SpanKind
+from rstar_protos.errors import RStarError
 
 __all__ = ["LedgerError", "Span", "TokenLedger"]
 

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import tokenizers
+
 from rstar_protos.errors import UserInputError
 
 __all__ = ["Piece", "Tokenizer", "load_tokenizer"]

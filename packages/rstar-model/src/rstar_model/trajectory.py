@@ -12,11 +12,10 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from rstar_protos.errors import UserInputError
-from rstar_protos.rollout.v1 import rollout_pb2
-
 from rstar_model.ledger import LedgerError, Span, TokenLedger
 from rstar_model.types import EndReason, SpanKind, ToolStatus
+from rstar_protos.errors import UserInputError
+from rstar_protos.rollout.v1 import rollout_pb2
 
 __all__ = [
     "Segment",

@@ -1,0 +1,172 @@
+"""Weights on their way from the learner to an engine: a folder, its version and its checksum.
+
+A checksum covers what an engine ends up with: names, dtypes, shapes and bytes of the tensors in the dtype that was
+sent. Each parameter has its own, so that a single changed element is found and named.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import shutil
+import uuid
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from rstar_model.policy import Policy, copy_tokenizer_files
+from rstar_protos.errors import UserInputError
+
+__all__ = [
+    "MANIFEST_NAME",
+    "WeightManifest",
+    "model_tensors",
+    "parameter_checksums",
+    "read_manifest",
+    "state_checksum",
+    "tensor_checksum",
+    "write_weights",
+]
+
+MANIFEST_NAME = "rstar_weights.json"
+
+_DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
+
+
+@dataclass(frozen=True)
+class WeightManifest:
+    """Which weights lie in a folder.
+
+    ``version`` counts the learner's updates, 0 being what it started from. ``checksum`` is ``state_checksum`` of the
+    tensors in ``dtype``, as stored; ``parameters`` has the checksum of each.
+    """
+
+    version: int
+    checksum: str
+    path: Path
+    dtype: str
+    parameters: Mapping[str, str] = field(default_factory=dict, repr=False)
+
+
+def tensor_checksum(tensor: torch.Tensor) -> str:
+    """SHA-256 of a tensor's dtype, shape and bytes in row-major order."""
+    data = tensor.detach().to("cpu").contiguous()
+    digest = hashlib.sha256(f"{str(data.dtype).removeprefix('torch.')} {tuple(data.shape)}\n".encode())
+    digest.update(data.reshape(-1).view(torch.uint8).numpy())
+    return digest.hexdigest()
+
+
+def parameter_checksums(named_tensors: Iterable[tuple[str, torch.Tensor]]) -> dict[str, str]:
+    """``tensor_checksum`` by name."""
+    return {name: tensor_checksum(tensor) for name, tensor in named_tensors}
+
+
+def state_checksum(
+    named_tensors: Iterable[tuple[str, torch.Tensor]] | Mapping[str, torch.Tensor],
+) -> str:
+    """One SHA-256 over names, dtypes, shapes and bytes, whatever the order of the tensors."""
+    pairs = named_tensors.items() if isinstance(named_tensors, Mapping) else named_tensors
+    return _combined(parameter_checksums(pairs))
+
+
+def _combined(checksums: Mapping[str, str]) -> str:
+    digest = hashlib.sha256()
+    for name in sorted(checksums):
+        digest.update(f"{name} {checksums[name]}\n".encode())
+    return digest.hexdigest()
+
+
+def model_tensors(model: Any) -> dict[str, torch.Tensor]:
+    """Parameters and saved buffers of a model by name, each storage once: a tied weight has its first name only."""
+    tensors = dict(model.named_parameters())
+    every_name = {name for name, _ in model.named_parameters(remove_duplicate=False)}
+    for name, value in model.state_dict().items():
+        if name not in every_name:
+            tensors[name] = value
+    return {name: value.detach() for name, value in tensors.items()}
+
+
+def write_weights(policy: Policy, folder: str | Path, version: int, dtype: str = "float32") -> WeightManifest:
+    """Write a Hugging Face folder that an engine can load, with its manifest.
+
+    The folder appears complete or not at all; an older one of the same name is replaced.
+
+    Args:
+        policy: whose weights are written; unchanged.
+        folder: to write.
+        version: of the weights.
+        dtype: to store. Engines that compute in bfloat16 are sent bfloat16.
+
+    Raises:
+        UserInputError: unknown dtype.
+    """
+    if dtype not in _DTYPES:
+        raise UserInputError("dtype", dtype, "one of " + ", ".join(_DTYPES))
+    folder = Path(folder).absolute()
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    state = {name: value.to(_DTYPES[dtype]) for name, value in model_tensors(policy.model).items()}
+    checksums = parameter_checksums(state.items())
+    manifest = WeightManifest(version, _combined(checksums), folder, dtype, checksums)
+    partial = folder.with_name(f".{folder.name}.{uuid.uuid4().hex}")
+    try:
+        policy.model.save_pretrained(partial, state_dict=state)
+        _store_dtype(partial / "config.json", dtype)
+        copy_tokenizer_files(policy.source, partial)
+        _write_manifest(partial, manifest)
+        replace_folder(partial, folder)
+    finally:
+        shutil.rmtree(partial, ignore_errors=True)
+    return manifest
+
+
+def replace_folder(new: Path, folder: Path) -> None:
+    """Put a complete folder in place of another of the same file system, or where none is."""
+    if folder.exists():
+        old = folder.with_name(f".{folder.name}.{uuid.uuid4().hex}")
+        os.rename(folder, old)
+        os.rename(new, folder)
+        shutil.rmtree(old, ignore_errors=True)
+    else:
+        os.rename(new, folder)
+
+
+def read_manifest(folder: str | Path) -> WeightManifest:
+    """The manifest of a folder written by ``write_weights``.
+
+    Raises:
+        UserInputError: there is none, or it is damaged.
+    """
+    path = Path(folder) / MANIFEST_NAME
+    accepted = "a folder written by write_weights"
+    try:
+        record = json.loads(path.read_text(encoding="utf-8"))
+        return WeightManifest(
+            int(record["version"]),
+            str(record["checksum"]),
+            Path(folder),
+            str(record["dtype"]),
+            dict(record["parameters"]),
+        )
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise UserInputError("weights folder", f"{folder}: {error}", accepted) from error
+
+
+def _write_manifest(folder: Path, manifest: WeightManifest) -> None:
+    record = {
+        "version": manifest.version,
+        "checksum": manifest.checksum,
+        "dtype": manifest.dtype,
+        "parameters": dict(manifest.parameters),
+    }
+    (folder / MANIFEST_NAME).write_text(json.dumps(record, indent=1), encoding="utf-8")
+
+
+def _store_dtype(path: Path, dtype: str) -> None:
+    """Name the stored dtype in the configuration, so that engines on "auto" load it as it is."""
+    config = json.loads(path.read_text(encoding="utf-8"))
+    config["dtype"] = dtype
+    path.write_text(json.dumps(config, indent=2) + "\n", encoding="utf-8")

@@ -15,6 +15,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import nox
+from nox.command import CommandFailed
 
 ROOT = Path(__file__).resolve().parent
 sys.path.insert(0, str(ROOT / "tools"))
@@ -129,18 +130,28 @@ def quickstart(session: nox.Session) -> None:
 def lint(session: nox.Session) -> None:
     """Style, formatting, direction of imports and the rules of tools/house_rules.py."""
     python = heavy(session)
-    session.run(python, "-m", "ruff", "check", ".", external=True)
-    session.run(python, "-m", "ruff", "format", "--check", ".", external=True)
-    session.run(str(Path(python).parent / "lint-imports"), "--no-cache", external=True)
-    session.run(python, "tools/house_rules.py", external=True)
+    checks = (
+        (python, "-m", "ruff", "check", "."),
+        (python, "-m", "ruff", "format", "--check", "."),
+        (str(Path(python).parent / "lint-imports"), "--no-cache"),
+        (python, "tools/house_rules.py"),
+    )
+    failed = 0
+    for check in checks:  # all of them, so that one run shows everything there is to mend
+        try:
+            session.run(*check, external=True)
+        except CommandFailed:
+            failed += 1
+    if failed:
+        session.error(f"{failed} of {len(checks)} checks failed")
 
 
 @nox.session
 def types(session: nox.Session) -> None:
     """mypy --strict over the source of every package, and over the tools."""
     python = heavy(session)
-    sources = [str(found.folder / "src" / found.import_name) for found in WORKSPACE.values()]
-    session.run(python, "-m", "mypy", "--strict", *sources, external=True)
+    packages = [argument for found in WORKSPACE.values() for argument in ("-p", found.import_name)]
+    session.run(python, "-m", "mypy", "--strict", *packages, external=True)
     session.run(python, "-m", "mypy", "--strict", "tools", external=True, env={"MYPYPATH": "tools"})
 
 

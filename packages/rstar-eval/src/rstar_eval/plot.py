@@ -4,8 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from rstar_eval.report import PartSummary, Report
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
 
 __all__ = ["plot_reports"]
 
@@ -38,9 +42,9 @@ def plot_reports(reports: Sequence[Report], path: Path) -> None:
     figure.savefig(path, dpi=150)
 
 
-def _bars(axes: object, places: Sequence[tuple[float, PartSummary]], width: float, label: str) -> None:
+def _bars(axes: Axes, places: Sequence[tuple[float, PartSummary]], width: float, label: str) -> None:
     known = [(x, part.pass_at_1) for x, part in places if part.pass_at_1.mean is not None]
     means = [score.mean or 0.0 for _, score in known]
     below = [mean - (score.low or 0.0) for mean, (_, score) in zip(means, known, strict=True)]
     above = [(score.high or 0.0) - mean for mean, (_, score) in zip(means, known, strict=True)]
-    axes.bar([x for x, _ in known], means, width, yerr=[below, above], capsize=3, label=label)  # type: ignore[attr-defined]
+    axes.bar([x for x, _ in known], means, width, yerr=[below, above], capsize=3, label=label)

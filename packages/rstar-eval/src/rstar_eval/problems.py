@@ -111,8 +111,8 @@ def _jsonl_rows(file: Path) -> Iterator[tuple[str, Mapping[str, Any]]]:
 
 
 def _parquet_rows(file: Path) -> Iterator[tuple[str, Mapping[str, Any]]]:
-    import pyarrow as pa  # type: ignore[import-untyped]
-    import pyarrow.parquet as pq  # type: ignore[import-untyped]
+    import pyarrow as pa  # type: ignore[import-untyped]  # ships no types
+    import pyarrow.parquet as pq  # type: ignore[import-untyped]  # ships no types
 
     try:
         with pq.ParquetFile(file) as table:

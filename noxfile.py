@@ -35,7 +35,16 @@ MAIN_PYTHON = "3.11"
 PINS = ROOT / "constraints" / "python3.11.txt"
 TORCH_PIN = ROOT / "constraints" / "torch.txt"
 TEST_TOOLS = ("pytest>=8.3", "pytest-asyncio>=0.26", "pytest-timeout>=2.3", "pytest-xdist>=3.6", "hypothesis>=6.100")
-CHECK_TOOLS = ("ruff", "mypy", "import-linter", "types-grpcio", "types-protobuf", "types-psutil")
+CHECK_TOOLS = (
+    "ruff",
+    "mypy",
+    "import-linter",
+    "types-grpcio",
+    "types-grpcio-health-checking",
+    "types-grpcio-reflection",
+    "types-protobuf",
+    "types-psutil",
+)
 # The generator decides which protobuf the stubs accept, so it is the oldest that rstar-protos supports.
 GENERATOR = ("grpcio-tools==1.72.1", "grpcio==1.72.1", "protobuf==6.30.0")
 

@@ -56,6 +56,7 @@ def draw_curves(records: Sequence[Record], entries: Sequence[Mapping[str, Any]],
             axis.legend(fontsize=8, frameon=False)
         axis.margins(y=0.15)
         axis.set_xlabel("RL step")
+        axis.set_xlim(0.5, max(1, len(steps)) + 0.5)
         axis.set_ylim(bottom=0, top=1 if "reward" in metrics[0][0] or "share" in metrics[0][0] else None)
         axis.xaxis.set_major_locator(MaxNLocator(integer=True))
         _mark_stages(axis, steps)

@@ -27,8 +27,15 @@ from pathlib import Path
 
 import grpc
 import pytest
+from google.protobuf import descriptor_pool, message_factory
+from google.protobuf.message import Message
 
+from rstar_protos.reward.v1 import reward_pb2
+from rstar_protos.rollout.v1 import rollout_pb2
+from rstar_protos.sampling.v1 import sampling_pb2
+from rstar_protos.sandbox.v1 import sandbox_pb2
 from rstar_protos.service import ClientSecurity, EmbeddedService, open_sync_channel
+from rstar_protos.trainer.v1 import trainer_pb2
 
 HERE = Path(__file__).parent
 START_SECONDS = 120.0
@@ -44,39 +51,71 @@ class Service:
     arguments: tuple[str, ...]
     needs: tuple[str, ...]
     """Modules without which it cannot run here."""
+    method: str
+    """A unary method that is answered at once."""
+    request: Message
+    """What to ask it."""
 
     @property
     def command(self) -> list[str]:
+        """How to start it, without the options that all services share."""
         return [sys.executable, *self.arguments]
+
+    @property
+    def path(self) -> str:
+        """The cheap method on the wire."""
+        return f"/{self.full_name}/{self.method}"
+
+    @property
+    def read_response(self) -> Callable[[bytes], Message]:
+        """Reads what the cheap method answers."""
+        method = descriptor_pool.Default().FindServiceByName(self.full_name).methods_by_name[self.method]
+        parsed: Callable[[bytes], Message] = message_factory.GetMessageClass(method.output_type).FromString
+        return parsed
 
 
 SERVICES = {
     service.name: service
     for service in (
-        Service("sandbox", "rstar.sandbox.v1.SandboxService", ("-m", "rstar_sandbox", "serve"), ("rstar_sandbox",)),
+        Service(
+            "sandbox",
+            "rstar.sandbox.v1.SandboxService",
+            ("-m", "rstar_sandbox", "serve"),
+            ("rstar_sandbox",),
+            "Execute",
+            sandbox_pb2.ExecuteRequest(code="6*7"),
+        ),
         Service(
             "reward",
             "rstar.reward.v1.RewardService",
             ("-m", "rstar_reward", "serve", "--workers", "1"),
             ("rstar_reward",),
+            "Score",
+            reward_pb2.ScoreRequest(gold="2", response="\\boxed{2}"),
         ),
         Service(
             "rollout",
             "rstar.rollout.v1.RolloutService",
             (str(HERE / "hosts" / "rollout_host.py"),),
             ("rstar_rollout",),
+            "GetEngineState",
+            rollout_pb2.GetEngineStateRequest(),
         ),
         Service(
             "sampling",
             "rstar.sampling.v1.SamplingService",
             ("-m", "rstar_rollout", "serve-sampling"),
             ("rstar_rollout",),
+            "ResampleGroup",
+            sampling_pb2.ResampleGroupRequest(group_id="g", keep=1, rollouts=[{"trajectory_id": "t", "reward": 1.0}]),
         ),
         Service(
             "trainer",
             "rstar.trainer.v1.TrainerService",
             (str(HERE / "hosts" / "trainer_host.py"),),
             ("rstar_trainer",),
+            "GetStatus",
+            trainer_pb2.GetStatusRequest(),
         ),
     )
 }

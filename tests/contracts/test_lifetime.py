@@ -9,39 +9,20 @@ import subprocess
 import pytest
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
-from rstar_protos.reward.v1 import reward_pb2
-from rstar_protos.rollout.v1 import rollout_pb2
-from rstar_protos.sampling.v1 import sampling_pb2
-from rstar_protos.sandbox.v1 import sandbox_pb2
-from rstar_protos.trainer.v1 import trainer_pb2
-
-CALLS = {
-    "sandbox": ("Execute", sandbox_pb2.ExecuteRequest(code="6*7"), sandbox_pb2.ExecuteResponse),
-    "reward": ("Score", reward_pb2.ScoreRequest(gold="2", response="\\boxed{2}"), reward_pb2.ScoreResponse),
-    "rollout": ("GetEngineState", rollout_pb2.GetEngineStateRequest(), rollout_pb2.GetEngineStateResponse),
-    "sampling": ("ResampleGroup", sampling_pb2.ResampleGroupRequest(keep=1), sampling_pb2.ResampleGroupResponse),
-    "trainer": ("GetStatus", trainer_pb2.GetStatusRequest(), trainer_pb2.GetStatusResponse),
-}
-
 
 def held_call(server, channel):
     """A call that is under way on the server and whose request is sent later, by the function that comes with it.
 
     On the wire a unary call is a stream of one message, so its start and its message can be sent apart.
     """
-    method, request, response = CALLS[server.service.name]
-    messages = queue.Queue()
-    call = channel.stream_unary(
-        f"/{server.service.full_name}/{method}",
-        request_serializer=type(request).SerializeToString,
-        response_deserializer=response.FromString,
-    )
+    service, messages = server.service, queue.Queue()
+    call = channel.stream_unary(service.path, response_deserializer=service.read_response)
     future = call.future(iter(messages.get, None), timeout=60)
     # Once a later call on this connection is answered, the server has seen the earlier one.
     health_pb2_grpc.HealthStub(channel).Check(health_pb2.HealthCheckRequest(), timeout=60)
 
     def finish():
-        messages.put(request)
+        messages.put(service.request.SerializeToString())
         messages.put(None)
         return future.result(timeout=60)
 

@@ -47,7 +47,7 @@ class ServiceEndpoint(Section):
     @field_validator("endpoint")
     @classmethod
     def _known_form(cls, value: str) -> str:
-        if value != "embedded" and not re.fullmatch(r"unix:.+|grpcs?://[^/]+:\d+", value):
+        if value != "embedded" and not re.fullmatch(r"unix:/.+|grpcs?://[^/]+:\d+", value):
             raise ValueError('"embedded", "grpc://host:port", "grpcs://host:port" or "unix:/path"')
         return value
 

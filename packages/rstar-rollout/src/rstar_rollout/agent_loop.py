@@ -1,0 +1,217 @@
+"""The agent loop: generate a turn, run its tool calls, go on until the rollout ends.
+
+Two modes. With a deterministic engine all live rollouts go in lockstep: every one generates its turn in one round,
+then all tool calls run at once, then the next round, so each batch depends on ids only. Otherwise each rollout runs
+on its own and never waits for another.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import uuid
+from collections.abc import AsyncIterator, Sequence
+
+from rstar_model.chat_format import ChatFormat
+from rstar_model.tokenizer import Tokenizer
+from rstar_model.trajectory import Trajectory
+from rstar_model.types import EndReason, ToolStatus
+from rstar_rollout.engines.base import Engine, EngineError, GenerationRequest
+from rstar_rollout.limits import ProblemRequest, RolloutLimits, SamplingSettings, ToolSettings
+from rstar_rollout.rollout_state import PlannedCall, RolloutJob, RolloutPolicy, RolloutState
+from rstar_rollout.tool_executor import ToolExecutor, ToolResult
+
+__all__ = ["AgentLoop", "RolloutBatch"]
+
+_ATTEMPTS = 2  # a rollout that the infrastructure ended is made once more
+
+
+class AgentLoop:
+    """Makes rollouts with one engine and one set of tools.
+
+    Args:
+        engine: started.
+        chat_format: how conversations are written.
+        tokenizer: of the engine's model.
+        tools: None: no tools are offered, whatever a request says.
+        max_tool_calls: calls in flight at once.
+        max_rollouts: rollouts in flight at once, where the engine is not deterministic.
+    """
+
+    def __init__(
+        self,
+        engine: Engine,
+        chat_format: ChatFormat,
+        tokenizer: Tokenizer,
+        tools: ToolExecutor | None,
+        *,
+        max_tool_calls: int = 64,
+        max_rollouts: int = 1024,
+    ) -> None:
+        chat_format.end_of_turn_id(tokenizer)  # an unsuitable format is refused here, not in the first rollout
+        self.engine = engine
+        self.chat_format = chat_format
+        self.tokenizer = tokenizer
+        self._tools = tools
+        self._tool_slots = asyncio.Semaphore(max_tool_calls)
+        self._max_rollouts = max_rollouts
+
+    def batch(
+        self,
+        problems: Sequence[ProblemRequest],
+        sampling: SamplingSettings,
+        limits: RolloutLimits,
+        tools: ToolSettings,
+    ) -> RolloutBatch:
+        """Prepare the rollouts of a request; iterate over the result to run them."""
+        specs = self._tools.specs if self._tools is not None else ()
+        if self._tools is None and tools.enabled:
+            tools = ToolSettings(False, tools.wall_seconds, tools.memory_bytes)
+        policy = RolloutPolicy(
+            self.chat_format, self.tokenizer, specs, sampling, limits, tools, self.engine.name
+        )
+        jobs = [
+            RolloutJob(problem.problem_id, problem.group_id, problem.prompt, problem.first_sample_index + index)
+            for problem in problems
+            for index in range(problem.samples)
+        ]
+        return RolloutBatch(self, jobs, policy, self._max_rollouts)
+
+    async def run_calls(self, calls: Sequence[PlannedCall]) -> list[ToolResult]:
+        """Run the calls of one turn at once; results in the order of the calls."""
+        return list(await asyncio.gather(*(self._run_call(call) for call in calls)))
+
+    async def _run_call(self, call: PlannedCall) -> ToolResult:
+        if call.answer is not None:
+            return call.answer
+        if call.invocation is None or self._tools is None:
+            return ToolResult(ToolStatus.UNAVAILABLE, "", detail="no tool executor")
+        async with self._tool_slots:
+            return await self._tools.execute(call.invocation)
+
+
+class RolloutBatch:
+    """The rollouts of one request. Iterating runs them and yields trajectories as they finish."""
+
+    def __init__(
+        self, loop: AgentLoop, jobs: Sequence[RolloutJob], policy: RolloutPolicy, max_rollouts: int
+    ) -> None:
+        self._loop = loop
+        self._engine = loop.engine
+        self._jobs = list(jobs)
+        self._policy = policy
+        self._max_rollouts = max_rollouts
+        # Unique for ever: a sandbox remembers call ids, and another run may use the same trajectory ids.
+        self._scope = uuid.uuid4().hex[:16]
+        self._attempts = 0
+        self._cancelled = False
+        self._in_flight: set[str] = set()
+
+    def __len__(self) -> int:
+        """Number of rollouts."""
+        return len(self._jobs)
+
+    def cancel(self) -> None:
+        """End what is still running; its trajectories come out as CANCELLED."""
+        self._cancelled = True
+        self._engine.abort(list(self._in_flight))
+
+    def __aiter__(self) -> AsyncIterator[Trajectory]:
+        """Run; closing the iterator frees everything."""
+        return self._lockstep() if self._engine.deterministic else self._free_running()
+
+    def _begin(self, job: RolloutJob) -> RolloutState:
+        self._attempts += 1
+        return RolloutState(job, self._policy, f"{self._scope}.{self._attempts}")
+
+    def _next_request(self, state: RolloutState) -> GenerationRequest | None:
+        if self._cancelled:
+            state.cancel()
+        return state.next_request()
+
+    # -- lockstep -------------------------------------------------------------------------------------
+
+    async def _lockstep(self) -> AsyncIterator[Trajectory]:
+        live = [(self._begin(job), 1) for job in self._jobs]
+        try:
+            while live:
+                await self._round([state for state, _ in live])
+                following: list[tuple[RolloutState, int]] = []
+                for state, attempt in live:
+                    if not state.finished:
+                        following.append((state, attempt))
+                        continue
+                    self._engine.release(state.sequence_id)
+                    if self._retried(state, attempt):
+                        following.append((self._begin(state.job), attempt + 1))
+                        continue
+                    yield state.trajectory()
+                live = following
+        finally:
+            for state, _ in live:
+                self._engine.release(state.sequence_id)
+
+    async def _round(self, states: Sequence[RolloutState]) -> None:
+        """One turn of every rollout that has one to generate, and all their tool calls."""
+        pending = [(state, request) for state in states if (request := self._next_request(state)) is not None]
+        if not pending:
+            return
+        self._in_flight = {request.request_id for _, request in pending}
+        try:
+            results = await self._engine.generate_batch([request for _, request in pending])
+        except EngineError as error:
+            for state, _ in pending:
+                state.fail(str(error))
+            return
+        finally:
+            self._in_flight = set()
+        turns = [(state, state.accept_turn(result)) for (state, _), result in zip(pending, results, strict=True)]
+        calling = [(state, calls) for state, calls in turns if calls]
+        answers = await asyncio.gather(*(self._loop.run_calls(calls) for _, calls in calling))
+        for (state, calls), answer in zip(calling, answers, strict=True):
+            state.accept_tools(calls, answer)
+
+    def _retried(self, state: RolloutState, attempt: int) -> bool:
+        infrastructure = state.end_reason is EndReason.INFRASTRUCTURE
+        return infrastructure and attempt < _ATTEMPTS and not self._cancelled
+
+    # -- free running ---------------------------------------------------------------------------------
+
+    async def _free_running(self) -> AsyncIterator[Trajectory]:
+        waiting = list(reversed(self._jobs))
+        running: set[asyncio.Task[Trajectory]] = set()
+        try:
+            while waiting or running:
+                while waiting and len(running) < self._max_rollouts:
+                    running.add(asyncio.create_task(self._rollout(waiting.pop())))
+                done, running = await asyncio.wait(running, return_when=asyncio.FIRST_COMPLETED)
+                for task in done:
+                    yield task.result()
+        finally:
+            for task in running:
+                task.cancel()
+            await asyncio.gather(*running, return_exceptions=True)
+
+    async def _rollout(self, job: RolloutJob) -> Trajectory:
+        for attempt in range(1, _ATTEMPTS + 1):
+            state = self._begin(job)
+            try:
+                await self._conversation(state)
+            finally:
+                self._engine.release(state.sequence_id)
+            if not self._retried(state, attempt):
+                break
+        return state.trajectory()
+
+    async def _conversation(self, state: RolloutState) -> None:
+        while (request := self._next_request(state)) is not None:
+            self._in_flight.add(request.request_id)
+            try:
+                result = await self._engine.generate(request)
+            except EngineError as error:
+                state.fail(str(error))
+                return
+            finally:
+                self._in_flight.discard(request.request_id)
+            calls = state.accept_turn(result)
+            if calls:
+                state.accept_tools(calls, await self._loop.run_calls(calls))

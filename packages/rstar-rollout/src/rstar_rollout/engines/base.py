@@ -1,0 +1,169 @@
+"""The protocol that all engines share: token ids in, token ids with log-probabilities out.
+
+An engine knows nothing of turns, tools or text. It owns the weights it generates with and the version of them,
+and refuses to generate while that version is in doubt.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal, Protocol, runtime_checkable
+
+from rstar_protos.errors import InfrastructureError, RStarError
+
+__all__ = [
+    "Engine",
+    "EngineError",
+    "EngineNotReadyError",
+    "EngineState",
+    "FinishReason",
+    "GenerationRequest",
+    "GenerationResult",
+    "NoiseKey",
+    "WeightSource",
+    "WeightUpdateError",
+]
+
+FinishReason = Literal["stop", "length", "aborted"]
+
+
+class EngineError(InfrastructureError):
+    """The engine failed; the rollout it worked on is excluded, never scored."""
+
+
+class EngineNotReadyError(RStarError):
+    """Generation is refused: a weight update is under way or has failed."""
+
+
+class WeightUpdateError(RStarError):
+    """The weights of an update could not be taken over; generation is refused until one succeeds."""
+
+
+@dataclass(frozen=True)
+class NoiseKey:
+    """What sampling noise is keyed by. With the position in the turn added, no two draws share a key."""
+
+    seed: int
+    problem_id: str
+    sample_index: int
+    turn: int
+
+
+@dataclass(frozen=True)
+class GenerationRequest:
+    """One turn to generate.
+
+    ``sequence_id`` names the rollout: turns of one sequence extend each other, so an engine may keep the KV
+    cache of a sequence until it is released. ``max_new_tokens`` is at least 1. ``temperature`` 0 is greedy.
+    ``top_p`` 1 and ``top_k`` 0 are off.
+    """
+
+    request_id: str
+    sequence_id: str
+    token_ids: Sequence[int]
+    max_new_tokens: int
+    temperature: float
+    top_p: float
+    top_k: int
+    stop_ids: frozenset[int]
+    noise: NoiseKey
+    log_probs: bool = True
+
+
+@dataclass(frozen=True)
+class GenerationResult:
+    """Generated ids, the stop token included when it was generated.
+
+    ``log_probs`` has one entry per id: natural logarithms under the distribution that was sampled from, that is
+    at the sampling temperature (temperature 0: at temperature 1) and after top-p and top-k.
+    """
+
+    token_ids: tuple[int, ...]
+    log_probs: tuple[float, ...]
+    finish_reason: FinishReason
+    weight_version: int
+
+
+@dataclass(frozen=True)
+class WeightSource:
+    """Where the weights of an update lie: a Hugging Face folder, or an engine's own transfer backend."""
+
+    path: str | None = None
+    backend: str = ""
+    settings_json: str = ""
+
+
+@dataclass(frozen=True)
+class EngineState:
+    """A snapshot for schedulers and operators. ``checksum`` is that of the loaded weights."""
+
+    engine_id: str
+    type: str
+    weight_version: int
+    checksum: str
+    free_kv_blocks: int
+    total_kv_blocks: int
+    block_tokens: int
+    running: int
+    waiting: int
+    paused: bool
+
+
+@runtime_checkable
+class Engine(Protocol):
+    """What an engine must do. All methods are called from one event loop."""
+
+    name: str
+    deterministic: bool
+    """True: the caller sends whole rounds through `generate_batch`, and equal rounds give equal results."""
+
+    async def start(self) -> None:
+        """Load the weights; nothing else may be called before this has returned."""
+
+    async def generate(self, request: GenerationRequest) -> GenerationResult:
+        """Generate one turn. Cancelling the call aborts the request.
+
+        Raises:
+            EngineNotReadyError: weights in doubt.
+            EngineError: the engine failed.
+        """
+
+    async def generate_batch(self, requests: Sequence[GenerationRequest]) -> list[GenerationResult]:
+        """Generate a round of turns; results in the order of the requests. Cancelling aborts them all."""
+
+    async def pause(self) -> None:
+        """Take no new work; requests that come in wait until `resume`."""
+
+    async def resume(self) -> None:
+        """Take work again."""
+
+    async def begin_weight_update(self, version: int, source: WeightSource) -> None:
+        """Refuse generation from now on until a commit succeeds.
+
+        Raises:
+            WeightUpdateError: requests are running, or the source is of a kind this engine cannot read.
+        """
+
+    async def commit_weight_update(self, version: int, checksum: str) -> None:
+        """Load the announced weights, drop every cache, check them, allow generation.
+
+        Raises:
+            WeightUpdateError: no such update was begun, or what was loaded is not what the sender had.
+        """
+
+    async def state(self) -> EngineState:
+        """A snapshot."""
+
+    @property
+    def tokens_generated(self) -> int:
+        """Tokens generated since the start, those of running requests included."""
+
+    def abort(self, request_ids: Sequence[str]) -> None:
+        """End requests early; they return what they have, with finish reason "aborted"."""
+
+    def release(self, sequence_id: str) -> None:
+        """Forget the caches of a sequence that will not go on."""
+
+    async def shutdown(self) -> None:
+        """Free everything; running requests fail with `EngineError`."""

@@ -1,0 +1,144 @@
+"""An engine that says what a script tells it to: for tests of everything around an engine.
+
+It keeps the whole contract (stop tokens, lengths, weight updates, aborts, versions) without any model.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from rstar_rollout.engines.base import (
+    EngineNotReadyError,
+    EngineState,
+    FinishReason,
+    GenerationRequest,
+    GenerationResult,
+    WeightSource,
+    WeightUpdateError,
+)
+
+__all__ = ["ScriptedEngine", "Script"]
+
+Script = Callable[[GenerationRequest], Sequence[int]]
+"""Token ids that the policy would write in answer to a request, without regard to its limit."""
+
+
+class ScriptedEngine:
+    """See the module text.
+
+    Args:
+        script: what to generate. Whatever follows the first stop token, or exceeds the limit, is left out.
+        deterministic: which mode of the agent loop to ask for.
+        hold: while set, requests do not finish (so that tests can cancel them).
+    """
+
+    name = "scripted"
+
+    def __init__(
+        self, script: Script, *, deterministic: bool = True, hold: asyncio.Event | None = None
+    ) -> None:
+        self.deterministic = deterministic
+        self._script = script
+        self._hold = hold
+        self._resumed = asyncio.Event()
+        self._resumed.set()
+        self._aborted: dict[str, asyncio.Event] = {}
+        self._version = 0
+        self._checksum = ""
+        self._pending: int | None = None
+        self._doubt = ""
+        self._tokens = 0
+        self.requests: list[GenerationRequest] = []
+        self.released: set[str] = set()
+
+    @property
+    def tokens_generated(self) -> int:
+        """Tokens generated since the start."""
+        return self._tokens
+
+    async def start(self) -> None:
+        """Nothing to load."""
+
+    async def generate(self, request: GenerationRequest) -> GenerationResult:
+        """Say the next line."""
+        await self._resumed.wait()
+        if self._doubt:
+            raise EngineNotReadyError(self._doubt)
+        self.requests.append(request)
+        aborted = self._aborted[request.request_id] = asyncio.Event()
+        try:
+            if self._hold is not None and not aborted.is_set():
+                waits = [asyncio.ensure_future(e.wait()) for e in (self._hold, aborted)]
+                try:
+                    await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
+                finally:
+                    for wait in waits:
+                        wait.cancel()
+            if aborted.is_set():
+                return GenerationResult((), (), "aborted", self._version)
+        finally:
+            del self._aborted[request.request_id]
+        ids: list[int] = []
+        reason: FinishReason = "length"
+        for token in self._script(request):
+            if len(ids) == request.max_new_tokens:
+                break
+            ids.append(token)
+            if token in request.stop_ids:
+                reason = "stop"
+                break
+        self._tokens += len(ids)
+        return GenerationResult(tuple(ids), (0.0,) * len(ids), reason, self._version)
+
+    async def generate_batch(self, requests: Sequence[GenerationRequest]) -> list[GenerationResult]:
+        """Say several lines."""
+        return list(await asyncio.gather(*(self.generate(request) for request in requests)))
+
+    def abort(self, request_ids: Sequence[str]) -> None:
+        """End requests early."""
+        for request_id in request_ids:
+            if request_id in self._aborted:
+                self._aborted[request_id].set()
+
+    async def pause(self) -> None:
+        """Let new requests wait."""
+        self._resumed.clear()
+
+    async def resume(self) -> None:
+        """Take requests again."""
+        self._resumed.set()
+
+    async def begin_weight_update(self, version: int, source: WeightSource) -> None:
+        """Refuse generation until the commit."""
+        if self._aborted:
+            raise WeightUpdateError("requests are running: pause first")
+        if source.path is None or not Path(source.path).is_dir():
+            raise WeightUpdateError(f"no such folder: {source.path}")
+        self._pending = version
+        self._doubt = f"weight update to version {version} is under way"
+
+    async def commit_weight_update(self, version: int, checksum: str) -> None:
+        """Take the version over; an empty checksum stands for one that does not match."""
+        if self._pending != version:
+            raise WeightUpdateError(f"commit of version {version}, but the update begun is {self._pending}")
+        self._pending = None
+        if not checksum:
+            self._doubt = f"weight update to version {version} failed: checksum differs"
+            raise WeightUpdateError(self._doubt)
+        self._version, self._checksum, self._doubt = version, checksum, ""
+
+    async def state(self) -> EngineState:
+        """A snapshot."""
+        paused = not self._resumed.is_set() or bool(self._doubt)
+        return EngineState(
+            "scripted-0", self.name, self._version, self._checksum, 0, 0, 0, len(self._aborted), 0, paused
+        )
+
+    def release(self, sequence_id: str) -> None:
+        """Remember the release."""
+        self.released.add(sequence_id)
+
+    async def shutdown(self) -> None:
+        """Nothing to free."""

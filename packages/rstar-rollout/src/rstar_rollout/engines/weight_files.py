@@ -1,0 +1,86 @@
+"""Weights from a Hugging Face folder into a running model, checked against the sender's checksum."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+from safetensors.torch import load_file
+from transformers import AutoModelForCausalLM
+
+from rstar_model.weights import MANIFEST_NAME, read_manifest, state_checksum
+from rstar_protos.errors import UserInputError
+from rstar_rollout.engines.base import WeightUpdateError
+from rstar_rollout.engines.pool_attention import ATTENTION_NAME
+
+__all__ = ["LoadedModel", "load_model", "read_tensors", "take_weights"]
+
+
+@dataclass(frozen=True)
+class LoadedModel:
+    """A model ready to generate, and what is known of its weights."""
+
+    model: torch.nn.Module
+    version: int
+    checksum: str
+
+
+def load_model(folder: Path, dtype: str, device: str) -> LoadedModel:
+    """A causal language model with `pool_attention`.
+
+    The version is that of the folder's weight manifest, 0 without one.
+
+    Raises:
+        UserInputError: the folder holds no model that transformers can load.
+    """
+    if not (folder / "config.json").is_file():
+        raise UserInputError("model folder", str(folder), "a Hugging Face model folder with config.json")
+    try:
+        model = AutoModelForCausalLM.from_pretrained(
+            folder, dtype=getattr(torch, dtype), attn_implementation=ATTENTION_NAME, local_files_only=True
+        )
+    except (OSError, ValueError) as error:
+        raise UserInputError("model folder", str(folder), f"a loadable model ({error})") from error
+    model = model.to(device).eval().requires_grad_(False)
+    manifest = read_manifest(folder) if (folder / MANIFEST_NAME).is_file() else None
+    checksum = state_checksum(read_tensors(folder))
+    return LoadedModel(model, manifest.version if manifest else 0, checksum)
+
+
+def read_tensors(folder: Path) -> dict[str, torch.Tensor]:
+    """All tensors of the folder's safetensors files, as stored."""
+    tensors: dict[str, torch.Tensor] = {}
+    for path in sorted(folder.glob("*.safetensors")):
+        tensors.update(load_file(path))
+    if not tensors:
+        raise WeightUpdateError(f"no safetensors files in {folder}")
+    return tensors
+
+
+@torch.no_grad()
+def take_weights(model: torch.nn.Module, folder: Path, checksum: str) -> None:
+    """Copy the folder's tensors into the model, after the checksum of what was read has been compared.
+
+    Raises:
+        WeightUpdateError: other bytes than the sender had, or tensors that do not fit the model.
+    """
+    tensors = read_tensors(folder)
+    found = state_checksum(tensors)
+    if found != checksum:
+        raise WeightUpdateError(f"checksum of {folder} is {found}, the sender's is {checksum}")
+    parameters = dict(model.named_parameters(remove_duplicate=False))
+    by_memory: dict[int, str] = {}
+    for name, tensor in tensors.items():
+        target = parameters.get(name)
+        if target is None:
+            raise WeightUpdateError(f"the model has no parameter {name}")
+        if target.shape != tensor.shape:
+            raise WeightUpdateError(f"{name} is {tuple(tensor.shape)}, the model has {tuple(target.shape)}")
+        by_memory[target.data_ptr()] = name
+    # Tied parameters share memory and may be stored once.
+    missing = [name for name, target in parameters.items() if target.data_ptr() not in by_memory]
+    if missing:
+        raise WeightUpdateError(f"the update lacks {len(missing)} parameters, first {missing[0]}")
+    for name, tensor in tensors.items():
+        parameters[name].copy_(tensor)

@@ -1,0 +1,262 @@
+"""One rollout between its turns: which request comes next, what a finished turn leads to.
+
+No input or output here: the agent loop asks for the next request, hands in what the engine and the tools answered,
+and gets a trajectory in the end. So the rules of a conversation are the same in both of the loop's modes.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from rstar_model.chat_format import ChatFormat
+from rstar_model.ledger import TokenLedger
+from rstar_model.tokenizer import Tokenizer
+from rstar_model.tool_calls import MalformedCall, ToolCall
+from rstar_model.tools import ToolSpec
+from rstar_model.trajectory import Segment, ToolCallRecord, Trajectory
+from rstar_model.types import EndReason, SpanKind, ToolStatus
+from rstar_rollout.engines.base import GenerationRequest, GenerationResult, NoiseKey
+from rstar_rollout.limits import RolloutLimits, SamplingSettings, ToolSettings
+from rstar_rollout.tool_executor import ToolInvocation, ToolResult
+
+__all__ = ["PlannedCall", "RolloutJob", "RolloutPolicy", "RolloutState"]
+
+
+@dataclass(frozen=True)
+class RolloutJob:
+    """One rollout to make."""
+
+    problem_id: str
+    group_id: str
+    prompt: str
+    sample_index: int
+
+    @property
+    def trajectory_id(self) -> str:
+        """Unique within a request: one group is one problem instance."""
+        return f"{self.group_id or self.problem_id}/{self.sample_index}"
+
+
+@dataclass(frozen=True)
+class RolloutPolicy:
+    """What all rollouts of a request share."""
+
+    chat_format: ChatFormat
+    tokenizer: Tokenizer
+    specs: tuple[ToolSpec, ...]
+    sampling: SamplingSettings
+    limits: RolloutLimits
+    tools: ToolSettings
+    engine: str
+
+
+@dataclass(frozen=True)
+class PlannedCall:
+    """A call of a turn: either to be run, or answered already because it is not valid."""
+
+    name: str
+    arguments_json: str
+    invocation: ToolInvocation | None
+    answer: ToolResult | None
+
+
+class RolloutState:
+    """A conversation in progress.
+
+    Args:
+        job: which rollout.
+        policy: what it shares with the others.
+        scope: makes request and call ids unique among all that ever ran against the same services.
+    """
+
+    def __init__(self, job: RolloutJob, policy: RolloutPolicy, scope: str) -> None:
+        self.job = job
+        self._policy = policy
+        self.sequence_id = f"{scope}/{job.trajectory_id}"
+        self._parser = policy.chat_format.parser()
+        self._stop_ids = policy.chat_format.stop_ids(policy.tokenizer)
+        self._ledger = TokenLedger()
+        specs = policy.specs if policy.tools.enabled else ()
+        for kind, ids in policy.chat_format.prompt_spans(policy.tokenizer, job.prompt, specs):
+            self._ledger.append(kind, ids)
+        # The ledger's own figure starts to count with the first policy token; limits need it before that.
+        self._prompt_tokens = len(self._ledger)
+        self._records: list[ToolCallRecord] = []
+        self._turns = 0
+        self._started = time.monotonic()
+        self._repeats = 0
+        self._last_call: tuple[str, str] | None = None
+        self._turn_closed = True
+        self._error = ""
+        self.end_reason: EndReason | None = None
+
+    @property
+    def finished(self) -> bool:
+        """No further turn."""
+        return self.end_reason is not None
+
+    @property
+    def _remaining(self) -> int:
+        return self._policy.limits.remaining(self._prompt_tokens, len(self._ledger) - self._prompt_tokens)
+
+    def next_request(self) -> GenerationRequest | None:
+        """The next turn to generate; None when the rollout has ended, perhaps just now for lack of room."""
+        if self.finished:
+            return None
+        limits, sampling = self._policy.limits, self._policy.sampling
+        if 0 < limits.max_wall_seconds <= time.monotonic() - self._started:
+            self.end_reason = EndReason.TRUNCATED
+            return None
+        budget = self._remaining
+        if budget < 1:
+            self.end_reason = EndReason.TRUNCATED
+            return None
+        return GenerationRequest(
+            request_id=f"{self.sequence_id}/{self._turns}",
+            sequence_id=self.sequence_id,
+            token_ids=tuple(self._ledger.token_ids),
+            max_new_tokens=budget,
+            temperature=sampling.temperature,
+            top_p=sampling.top_p,
+            top_k=sampling.top_k,
+            stop_ids=self._stop_ids,
+            noise=NoiseKey(sampling.seed, self.job.problem_id, self.job.sample_index, self._turns),
+        )
+
+    def accept_turn(self, result: GenerationResult) -> list[PlannedCall]:
+        """Take over a generated turn; returns the calls in it, empty when the rollout has ended."""
+        turn = self._turns
+        if result.token_ids:
+            self._ledger.append(
+                SpanKind.POLICY,
+                result.token_ids,
+                log_probs=result.log_probs,
+                weight_version=result.weight_version,
+                turn=turn,
+            )
+            self._turns += 1
+        if result.finish_reason == "aborted":
+            self.end_reason = EndReason.CANCELLED
+            return []
+        if result.finish_reason == "length":
+            # Cut by the limit, perhaps inside a call: nothing of it is run, and there is no room to go on.
+            self.end_reason = EndReason.TRUNCATED
+            return []
+        end_of_turn = self._policy.chat_format.end_of_turn_id(self._policy.tokenizer)
+        self._turn_closed = bool(result.token_ids) and result.token_ids[-1] == end_of_turn
+        parsed = self._parser.parse(self._policy.tokenizer.decode(result.token_ids, keep_special=True))
+        if parsed.unclosed:
+            self.end_reason = EndReason.UNCLOSED_CALL
+        elif not parsed.calls or not self._policy.tools.enabled:
+            self.end_reason = EndReason.ANSWERED
+        elif self._turns >= self._policy.limits.max_turns:
+            self.end_reason = EndReason.TURN_LIMIT
+        if self.finished:
+            return []
+        return [self._plan(call, index) for index, call in enumerate(parsed.calls)]
+
+    def _plan(self, call: ToolCall | MalformedCall, index: int) -> PlannedCall:
+        if isinstance(call, MalformedCall):
+            answer = ToolResult(ToolStatus.PARSE_ERROR, call.message)
+            return PlannedCall("", "", None, answer)
+        spec = next((spec for spec in self._policy.specs if spec.name == call.name), None)
+        if spec is None:
+            names = ", ".join(spec.name for spec in self._policy.specs)
+            answer = ToolResult(ToolStatus.UNKNOWN_TOOL, f"Unknown tool {call.name!r}; available: {names}")
+            return PlannedCall(call.name, call.arguments_json, None, answer)
+        wrong = spec.argument_error(call.arguments)
+        if wrong is not None:
+            answer = ToolResult(ToolStatus.PARSE_ERROR, f"Tool call not valid: {wrong}")
+            return PlannedCall(call.name, call.arguments_json, None, answer)
+        invocation = ToolInvocation(
+            call_id=f"{self.sequence_id}/{self._turns - 1}/{index}",
+            name=call.name,
+            arguments=call.arguments,
+            wall_seconds=self._policy.tools.wall_seconds,
+            memory_bytes=self._policy.tools.memory_bytes,
+        )
+        return PlannedCall(call.name, call.arguments_json, invocation, None)
+
+    def accept_tools(self, calls: Sequence[PlannedCall], results: Sequence[ToolResult]) -> None:
+        """Take over the results of a turn's calls, in the order of the calls."""
+        turn = self._turns - 1
+        limit = self._policy.limits.max_tool_output_tokens
+        for call, result in zip(calls, results, strict=True):
+            shown, cut = self._policy.chat_format.truncated(self._policy.tokenizer, result.text, limit)
+            self._records.append(
+                ToolCallRecord(
+                    turn=turn,
+                    name=call.name,
+                    arguments_json=call.arguments_json,
+                    status=result.status,
+                    response=shown,
+                    wall_seconds=result.wall_seconds,
+                    queue_seconds=result.queue_seconds,
+                    truncated=cut or result.truncated,
+                )
+            )
+            self._count_repeat(call, result.status)
+        failed = [result for result in results if result.status is ToolStatus.UNAVAILABLE]
+        if failed:
+            self.fail(f"tool unavailable: {failed[0].detail}")
+            return
+        if 0 < self._policy.limits.max_repeated_calls <= self._repeats:
+            self.end_reason = EndReason.REPEATED_CALLS
+            return
+        spans = self._policy.chat_format.tool_turn_spans(
+            self._policy.tokenizer,
+            [record.response for record in self._records[-len(calls) :]],
+            turn_closed=self._turn_closed,
+        )
+        if sum(len(ids) for _, ids in spans) > self._remaining:
+            # A result that does not fit is dropped: prompt and response never exceed the limit.
+            self.end_reason = EndReason.TRUNCATED
+            return
+        for kind, ids in spans:
+            self._ledger.append(kind, ids, turn=turn)
+
+    def _count_repeat(self, call: PlannedCall, status: ToolStatus) -> None:
+        """Length of the present run of invalid or identical calls; infrastructure faults do not count."""
+        if status is ToolStatus.UNAVAILABLE:
+            return
+        key = (call.name, call.arguments_json) if call.invocation is not None else ("", "")
+        self._repeats = self._repeats + 1 if key == self._last_call else 1
+        self._last_call = key
+
+    def cancel(self) -> None:
+        """End the rollout because its caller wants no more of it."""
+        if not self.finished:
+            self.end_reason = EndReason.CANCELLED
+
+    def fail(self, error: str) -> None:
+        """End the rollout because of the infrastructure."""
+        self.end_reason = EndReason.INFRASTRUCTURE
+        self._error = error
+
+    def trajectory(self) -> Trajectory:
+        """The finished rollout."""
+        if self.end_reason is None:
+            raise RuntimeError("the rollout has not ended")
+        decode = self._policy.tokenizer.decode
+        segments = tuple(
+            Segment(span.kind, decode(span.token_ids, keep_special=True), span.turn) for span in self._ledger.spans
+        )
+        written = "".join(segment.text for segment in segments if segment.kind is SpanKind.POLICY)
+        return Trajectory(
+            trajectory_id=self.job.trajectory_id,
+            problem_id=self.job.problem_id,
+            group_id=self.job.group_id or self.job.problem_id,
+            sample_index=self.job.sample_index,
+            ledger=self._ledger,
+            tool_calls=tuple(self._records),
+            end_reason=self.end_reason,
+            turns=self._turns,
+            answer_tags=self._policy.chat_format.count_answer_tags(written),
+            wall_seconds=time.monotonic() - self._started,
+            seed=self._policy.sampling.seed,
+            segments=segments,
+            error=self._error,
+            engine=self._policy.engine,
+        )

@@ -21,7 +21,7 @@ def test_grouping_commas_are_taken_out(value: int) -> None:
 def test_what_is_accepted_is_what_python_reads_as_the_same_integer(text: str) -> None:
     found = integer_answer(text)
     if found is not None:
-        assert int(found) == int(text.replace(",", ""))
+        assert int(found) == int(text.strip().replace(",", ""))
 
 
 @pytest.mark.parametrize(

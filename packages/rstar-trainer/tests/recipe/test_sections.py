@@ -13,7 +13,9 @@ def test_endpoints(endpoint: str) -> None:
     assert ServiceEndpoint(endpoint=endpoint).embedded == (endpoint == "embedded")
 
 
-@pytest.mark.parametrize("endpoint", ["", "host:1", "http://host:1", "grpc://host", "grpc://:1", "unix:", "unix:relative"])
+@pytest.mark.parametrize(
+    "endpoint", ["", "host:1", "http://host:1", "grpc://host", "grpc://:1", "unix:", "unix:relative"]
+)
 def test_other_endpoints_are_refused(endpoint: str) -> None:
     with pytest.raises(ValidationError, match="embedded"):
         ServiceEndpoint(endpoint=endpoint)

@@ -42,7 +42,7 @@ class RewardServicer(reward_pb2_grpc.RewardServiceServicer):
         self._judge = Judge(pool, cache_size)
         self._answered: OrderedDict[str, tuple[bytes, reward_pb2.ScoreResponse]] = OrderedDict()
 
-    async def Score(self, request: reward_pb2.ScoreRequest, context: _Context) -> reward_pb2.ScoreResponse:  # noqa: N802
+    async def Score(self, request: reward_pb2.ScoreRequest, context: _Context) -> reward_pb2.ScoreResponse:
         """One verdict. INVALID_ARGUMENT: unknown verifier, or both segments and response."""
         try:
             return await self._score(request)
@@ -50,7 +50,7 @@ class RewardServicer(reward_pb2_grpc.RewardServiceServicer):
             await context.abort(grpc.StatusCode.INVALID_ARGUMENT, str(error))
             raise AssertionError("abort does not return") from error
 
-    async def ScoreMany(  # noqa: N802
+    async def ScoreMany(
         self, request_iterator: AsyncIterator[reward_pb2.ScoreRequest], context: _Context
     ) -> AsyncIterator[reward_pb2.ScoreResponse]:
         """Verdicts as they are reached, keyed by request_id.
@@ -92,9 +92,7 @@ class RewardServicer(reward_pb2_grpc.RewardServiceServicer):
             for task in list(tasks):
                 task.cancel()
 
-    async def CheckGold(  # noqa: N802
-        self, request: reward_pb2.CheckGoldRequest, context: _Context
-    ) -> reward_pb2.CheckGoldResponse:
+    async def CheckGold(self, request: reward_pb2.CheckGoldRequest, context: _Context) -> reward_pb2.CheckGoldResponse:
         """Which reference answers cannot be used, and why."""
         if len(request.golds) > _MAX_GOLDS:
             await context.abort(grpc.StatusCode.INVALID_ARGUMENT, f"golds: at most {_MAX_GOLDS} in one request")

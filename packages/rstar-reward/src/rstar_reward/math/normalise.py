@@ -33,6 +33,7 @@ _SUPERSCRIPTS = {ord(mark): plain for mark, plain in zip("⁰¹²³⁴⁵⁶⁷�
 _SUBSCRIPTS = {ord(mark): plain for mark, plain in zip("₀₁₂₃₄₅₆₇₈₉₊₋ₙₓ", "0123456789+-nx", strict=True)}
 _SUPERSCRIPT_RUN = re.compile("[⁰¹²³⁴⁵⁶⁷⁸⁹⁺⁻ⁿⁱˣ⁽⁾]+")
 _SUBSCRIPT_RUN = re.compile("[₀₁₂₃₄₅₆₇₈₉₊₋ₙₓ]+")
+_ROOT = re.compile(r"√ ?([0-9]+(?:\.[0-9]+)?|[a-zA-Z])")
 _VULGAR = re.compile("[¼½¾⅐⅑⅒⅓⅔⅕⅖⅗⅘⅙⅚⅛⅜⅝⅞]")
 
 _WORD_END = r"(?![a-zA-Z])"
@@ -55,14 +56,17 @@ _DROPPED = frozenset({
     "mathbf", "boldsymbol", "mathit", "mathsf", "bm", "pmb", "ensuremath", "mathnormal", "emph", "underline",
 })  # fmt: skip
 _MACRO = re.compile(r"\\([a-zA-Z]+)[ \t]*|\\([,;:! ])|\\([()\[\]])|\\([$\\])")
+# Separators that can only be meant to group digits: 14{,}916 and 1\\,234.
+_THIN_THOUSANDS = re.compile(r"(?<=[0-9])(?:\{,\}|\\[,!:;]|\{\\,\})(?=[0-9]{3}(?![0-9]))")
 _DELIMITER = re.compile(r"(?<!\\)\$|~")
 
 
 def normalise(text: str) -> str:
     """The same answer in one spelling."""
     text = _unicode(text)
+    text = _THIN_THOUSANDS.sub("", text)
     text = _MACRO.sub(_macro, text)
-    text = _DELIMITER.sub(" ", text).replace("{,}", ",").replace("{\\,}", " ")
+    text = _DELIMITER.sub(" ", text)
     text = text.replace("{-}", "-").replace("{+}", "+").replace("{=}", "=")
     text = text.replace(">=", r"\geq ").replace("<=", r"\leq ").replace("!=", r"\neq ").replace("**", "^")
     return " ".join(text.split())
@@ -71,6 +75,7 @@ def normalise(text: str) -> str:
 def _unicode(text: str) -> str:
     if text.isascii():
         return text
+    text = _ROOT.sub(r"\\sqrt{\1}", text)
     text = _SUPERSCRIPT_RUN.sub(lambda run: "^{" + run.group().translate(_SUPERSCRIPTS) + "}", text)
     text = _SUBSCRIPT_RUN.sub(lambda run: "_{" + run.group().translate(_SUBSCRIPTS) + "}", text)
     text = _VULGAR.sub(_vulgar_fraction, text)

@@ -104,16 +104,18 @@ class RolloutBatch:
         self._scope = uuid.uuid4().hex[:16]
         self._attempts = 0
         self._cancelled = False
+        self._delivered = 0
         self._in_flight: set[str] = set()
 
     def __len__(self) -> int:
         """Number of rollouts."""
         return len(self._jobs)
 
-    def cancel(self) -> None:
-        """End what is still running; its trajectories come out as CANCELLED."""
+    def cancel(self) -> int:
+        """End what is still running; its trajectories come out as CANCELLED. Returns how many are left."""
         self._cancelled = True
         self._engine.abort(list(self._in_flight))
+        return len(self._jobs) - self._delivered
 
     def __aiter__(self) -> AsyncIterator[Trajectory]:
         """Run; closing the iterator frees everything."""
@@ -144,6 +146,7 @@ class RolloutBatch:
                     if self._retried(state, attempt):
                         following.append((self._begin(state.job), attempt + 1))
                         continue
+                    self._delivered += 1
                     yield state.trajectory()
                 live = following
         finally:
@@ -185,6 +188,7 @@ class RolloutBatch:
                     running.add(asyncio.create_task(self._rollout(waiting.pop())))
                 done, running = await asyncio.wait(running, return_when=asyncio.FIRST_COMPLETED)
                 for task in done:
+                    self._delivered += 1
                     yield task.result()
         finally:
             for task in running:

@@ -1,0 +1,231 @@
+"""Clients of RolloutService and SamplingService, in this project's own types. No torch needed."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import AsyncIterator, Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Protocol
+
+import grpc
+import grpc.aio
+
+from rstar_model.trajectory import Trajectory, trajectory_from_proto
+from rstar_protos.errors import ServiceUnavailableError, UserInputError
+from rstar_protos.rollout.v1 import rollout_pb2, rollout_pb2_grpc
+from rstar_protos.sampling.v1 import sampling_pb2, sampling_pb2_grpc
+from rstar_protos.service import call_with_retry
+from rstar_rollout.engines.base import EngineNotReadyError, EngineState, WeightUpdateError
+from rstar_rollout.limits import ProblemRequest, RolloutLimits, SamplingSettings, ToolSettings
+from rstar_rollout.roc import DEFAULT_EPSILON, Resampled, ScoredRollout
+from rstar_rollout.sampling_service import resampled_from_proto, scored_to_proto
+from rstar_rollout.wire import engine_state_from_proto, generate_request
+
+__all__ = ["Manifest", "Progress", "RolloutClient", "SamplingClient", "ServiceState"]
+
+_WEIGHT_SECONDS = 600.0
+
+
+class Manifest(Protocol):
+    """What is needed of a weight manifest; that of rstar-model comes with torch, which clients can do without."""
+
+    @property
+    def version(self) -> int:
+        """Of the weights."""
+
+    @property
+    def checksum(self) -> str:
+        """Of the tensors as stored."""
+
+    @property
+    def path(self) -> Path:
+        """Folder that holds them."""
+
+
+@dataclass(frozen=True)
+class Progress:
+    """How far a request has come."""
+
+    rollouts_total: int
+    rollouts_finished: int
+    tokens_generated: int
+
+
+@dataclass(frozen=True)
+class ServiceState:
+    """What a rollout service runs."""
+
+    engines: tuple[EngineState, ...]
+    chat_format: str
+
+    @property
+    def weight_version(self) -> int:
+        """The oldest version among the engines."""
+        return min((engine.weight_version for engine in self.engines), default=0)
+
+
+class RolloutClient:
+    """Asks a RolloutService for trajectories.
+
+    Args:
+        channel: from `rstar_protos.service.open_channel`.
+        patience_seconds: how long short calls go on trying while the service is away.
+    """
+
+    def __init__(self, channel: grpc.aio.Channel, *, patience_seconds: float = 60.0) -> None:
+        self._stub = rollout_pb2_grpc.RolloutServiceStub(channel)
+        self._patience = patience_seconds
+
+    async def generate_groups(
+        self,
+        problems: Sequence[ProblemRequest],
+        sampling: SamplingSettings | None = None,
+        limits: RolloutLimits | None = None,
+        tools: ToolSettings | None = None,
+        expected_weight_version: int = 0,
+        *,
+        request_id: str | None = None,
+        on_progress: Callable[[Progress], None] | None = None,
+    ) -> AsyncIterator[Trajectory]:
+        """Yield trajectories as they finish. Closing the iterator early cancels the rest.
+
+        Args:
+            problems: what to roll out.
+            sampling, limits, tools: settings; None: the defaults.
+            expected_weight_version: refuse other weights; 0: any.
+            request_id: for `cancel`; None: a new one.
+            on_progress: called about once a second.
+
+        Raises:
+            EngineNotReadyError: other weights, or an update under way or failed.
+            ServiceUnavailableError: the service went away; trajectories yielded so far are valid.
+            UserInputError: the service refused the request as unusable.
+        """
+        call = self._stub.GenerateGroups(
+            generate_request(
+                request_id or uuid.uuid4().hex,
+                problems,
+                sampling or SamplingSettings(),
+                limits or RolloutLimits(),
+                tools or ToolSettings(),
+                expected_weight_version,
+            ),
+            wait_for_ready=True,
+        )
+        try:
+            async for event in call:
+                if event.WhichOneof("event") == "trajectory":
+                    yield trajectory_from_proto(event.trajectory)
+                elif on_progress is not None:
+                    p = event.progress
+                    on_progress(Progress(p.rollouts_total, p.rollouts_finished, p.tokens_generated))
+        except grpc.aio.AioRpcError as error:
+            raise _translated(error) from error
+        finally:
+            call.cancel()
+
+    async def update_weights(self, manifest: Manifest) -> float:
+        """Have the engine load the folder of a `rstar_model.weights.WeightManifest`, which it must be able to read.
+
+        Returns:
+            Seconds that the engine took.
+
+        Raises:
+            WeightUpdateError: it could not; generation is refused until an update succeeds.
+        """
+        source = rollout_pb2.FileSource(path=str(Path(manifest.path).resolve()))
+        try:
+            await self._stub.BeginWeightUpdate(
+                rollout_pb2.BeginWeightUpdateRequest(version=manifest.version, file=source),
+                timeout=_WEIGHT_SECONDS,
+                wait_for_ready=True,
+            )
+            response = await self._stub.CommitWeightUpdate(
+                rollout_pb2.CommitWeightUpdateRequest(
+                    version=manifest.version, checksum=manifest.checksum
+                ),
+                timeout=_WEIGHT_SECONDS,
+            )
+        except grpc.aio.AioRpcError as error:
+            if error.code() == grpc.StatusCode.FAILED_PRECONDITION:
+                raise WeightUpdateError(str(error.details())) from error
+            raise _translated(error) from error
+        return float(response.seconds)
+
+    async def state(self) -> ServiceState:
+        """State of the service's engines."""
+        response = await call_with_retry(
+            self._stub.GetEngineState,
+            rollout_pb2.GetEngineStateRequest(),
+            timeout_s=30.0,
+            patience_s=self._patience,
+        )
+        return ServiceState(
+            tuple(engine_state_from_proto(engine) for engine in response.engines), response.chat_format
+        )
+
+    async def pause(self, *, abort: bool = False) -> None:
+        """Let running requests finish (or end them as CANCELLED); requests that come later wait."""
+        mode = rollout_pb2.PauseRequest.MODE_ABORT if abort else rollout_pb2.PauseRequest.MODE_DRAIN
+        await self._stub.Pause(rollout_pb2.PauseRequest(mode=mode))
+
+    async def resume(self) -> None:
+        """Let requests begin again."""
+        await self._stub.Resume(rollout_pb2.ResumeRequest())
+
+    async def cancel(self, request_id: str) -> int:
+        """End the rollouts of a request; returns how many were still to come."""
+        response = await self._stub.CancelRollouts(rollout_pb2.CancelRolloutsRequest(request_id=request_id))
+        return int(response.cancelled)
+
+
+class SamplingClient:
+    """Asks a SamplingService which rollouts of a group to keep.
+
+    Args:
+        channel: from `rstar_protos.service.open_channel`.
+        patience_seconds: how long to go on trying while the service is away.
+    """
+
+    def __init__(self, channel: grpc.aio.Channel, *, patience_seconds: float = 60.0) -> None:
+        self._stub = sampling_pb2_grpc.SamplingServiceStub(channel)
+        self._patience = patience_seconds
+
+    async def resample(
+        self,
+        group_id: str,
+        scored: Sequence[ScoredRollout],
+        keep: int,
+        seed: int,
+        epsilon: float = DEFAULT_EPSILON,
+        enabled: bool = True,
+    ) -> Resampled:
+        """See `rstar_rollout.roc.resample_on_correct`."""
+        try:
+            response = await call_with_retry(
+                self._stub.ResampleGroup,
+                sampling_pb2.ResampleGroupRequest(
+                    request_id=uuid.uuid4().hex,
+                    group_id=group_id,
+                    rollouts=[scored_to_proto(rollout) for rollout in scored],
+                    keep=keep,
+                    seed=seed,
+                    epsilon=epsilon,
+                    enabled=enabled,
+                ),
+                timeout_s=30.0,
+                patience_s=self._patience,
+            )
+        except grpc.aio.AioRpcError as error:
+            raise _translated(error) from error
+        return resampled_from_proto(response)
+
+
+def _translated(error: grpc.aio.AioRpcError) -> Exception:
+    code, details = error.code(), str(error.details())
+    if code == grpc.StatusCode.FAILED_PRECONDITION:
+        return EngineNotReadyError(details)
+    if code == grpc.StatusCode.INVALID_ARGUMENT:
+        return UserInputError.message(details)
+    return ServiceUnavailableError(f"{code.name}: {details}")

@@ -1,0 +1,156 @@
+"""Putting a rollout service or a sampling service together from settings, and serving it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import grpc.aio
+
+from rstar_model.chat_format import ChatFormat
+from rstar_model.tokenizer import load_tokenizer
+from rstar_protos.errors import UserInputError
+from rstar_protos.rollout.v1 import rollout_pb2, rollout_pb2_grpc
+from rstar_protos.sampling.v1 import sampling_pb2, sampling_pb2_grpc
+from rstar_protos.service import ClientSecurity, ServeSettings, open_channel, serve
+from rstar_rollout.agent_loop import AgentLoop
+from rstar_rollout.engines.base import Engine
+from rstar_rollout.sampling_service import SamplingServicer
+from rstar_rollout.service import RolloutServicer
+from rstar_rollout.tool_executor import SandboxToolExecutor
+
+__all__ = ["ENGINES", "EngineOptions", "RolloutOptions", "build_engine", "serve_rollout", "serve_sampling"]
+
+ENGINES = ("transformers", "vllm")
+
+
+@dataclass(frozen=True)
+class EngineOptions:
+    """Which engine, and what it may use. Fields that an engine has no use for are ignored by it."""
+
+    type: str = "transformers"
+    dtype: str = "bfloat16"
+    deterministic: bool = True
+    threads: int | None = None
+    max_batch: int = 96
+    kv_gib: float = 3.0
+    device: str = "cpu"
+    max_model_tokens: int | None = None
+    tensor_parallel: int = 1
+
+
+@dataclass(frozen=True)
+class RolloutOptions:
+    """What a rollout service is made of."""
+
+    model: Path
+    engine: EngineOptions = field(default_factory=EngineOptions)
+    chat_format: str = "rstar"
+    sandbox: str | None = None
+    """Endpoint of a SandboxService; None: no tools."""
+    sandbox_security: ClientSecurity = field(default_factory=ClientSecurity)
+    tool_patience_seconds: float = 60.0
+    tool_queue_seconds: float = 60.0
+    max_tool_calls: int = 64
+
+
+def build_engine(model: Path, options: EngineOptions) -> Engine:
+    """The engine, not started. Its libraries are imported here and not before.
+
+    Raises:
+        UserInputError: unknown engine, unusable settings, or an extra that is not installed.
+    """
+    if options.type not in ENGINES:
+        raise UserInputError("--engine", options.type, "one of " + ", ".join(ENGINES))
+    if options.type == "vllm":
+        from rstar_rollout.engines.vllm_engine import VllmEngine, VllmSettings
+
+        return VllmEngine(
+            model,
+            VllmSettings(
+                dtype=options.dtype,
+                max_sequences=options.max_batch,
+                kv_gib=options.kv_gib,
+                max_model_tokens=options.max_model_tokens,
+                tensor_parallel=options.tensor_parallel,
+            ),
+        )
+    from rstar_rollout.engines.transformers_engine import TransformersEngine, TransformersSettings
+
+    return TransformersEngine(
+        model,
+        TransformersSettings(
+            dtype=options.dtype,
+            deterministic=options.deterministic,
+            max_batch=options.max_batch,
+            kv_gib=options.kv_gib,
+            threads=options.threads,
+            device=options.device,
+        ),
+    )
+
+
+class RolloutParts:
+    """A started engine and the agent loop over it."""
+
+    def __init__(self, options: RolloutOptions) -> None:
+        self._options = options
+        # Everything that can be wrong with the input is found before any weights are loaded.
+        self._tokenizer = load_tokenizer(options.model)
+        self._format = ChatFormat.load(options.chat_format)
+        self._format.end_of_turn_id(self._tokenizer)
+        self.engine = build_engine(options.model, options.engine)
+        self._channel: grpc.aio.Channel | None = None
+
+    async def start(self) -> AgentLoop:
+        """Load the weights, connect to the sandbox."""
+        options = self._options
+        executor = None
+        if options.sandbox is not None:
+            self._channel = open_channel(options.sandbox, options.sandbox_security)
+            executor = SandboxToolExecutor(
+                self._channel,
+                patience_seconds=options.tool_patience_seconds,
+                queue_seconds=options.tool_queue_seconds,
+            )
+        await self.engine.start()
+        return AgentLoop(
+            self.engine, self._format, self._tokenizer, executor, max_tool_calls=options.max_tool_calls
+        )
+
+    async def stop(self) -> None:
+        """Free everything."""
+        await self.engine.shutdown()
+        if self._channel is not None:
+            await self._channel.close()
+
+
+async def serve_rollout(options: RolloutOptions, settings: ServeSettings) -> None:
+    """Serve a RolloutService until stopped.
+
+    Raises:
+        UserInputError: unusable options or address.
+    """
+    settings.address().check_free()  # before the weights are loaded
+    parts = RolloutParts(options)
+
+    async def register(server: grpc.aio.Server) -> None:
+        rollout_pb2_grpc.add_RolloutServiceServicer_to_server(RolloutServicer(await parts.start()), server)
+
+    try:
+        await serve(settings, "rollout", register, [rollout_pb2.DESCRIPTOR])
+    finally:
+        await parts.stop()
+
+
+async def serve_sampling(settings: ServeSettings) -> None:
+    """Serve a SamplingService until stopped.
+
+    Raises:
+        UserInputError: unusable address.
+    """
+
+    def register(server: grpc.aio.Server) -> None:
+        sampling_pb2_grpc.add_SamplingServiceServicer_to_server(SamplingServicer(), server)
+
+    await serve(settings, "sampling", register, [sampling_pb2.DESCRIPTOR])

@@ -1,0 +1,151 @@
+"""Between the RolloutService messages and this package's own types."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from rstar_protos.rollout.v1 import rollout_pb2
+from rstar_rollout.engines.base import EngineState, WeightSource
+from rstar_rollout.limits import ProblemRequest, RolloutLimits, SamplingSettings, ToolSettings
+
+__all__ = [
+    "engine_state_from_proto",
+    "engine_state_to_proto",
+    "generate_request",
+    "limits_from_proto",
+    "problems_from_proto",
+    "sampling_from_proto",
+    "source_from_proto",
+    "tools_from_proto",
+]
+
+_DEFAULT_TOOL_SECONDS = ToolSettings().wall_seconds
+
+
+def generate_request(
+    request_id: str,
+    problems: Sequence[ProblemRequest],
+    sampling: SamplingSettings,
+    limits: RolloutLimits,
+    tools: ToolSettings,
+    expected_weight_version: int = 0,
+) -> rollout_pb2.GenerateGroupsRequest:
+    """The message of one request."""
+    return rollout_pb2.GenerateGroupsRequest(
+        request_id=request_id,
+        problems=[
+            rollout_pb2.Problem(
+                problem_id=problem.problem_id,
+                group_id=problem.group_id,
+                prompt=problem.prompt,
+                samples=problem.samples,
+                first_sample_index=problem.first_sample_index,
+            )
+            for problem in problems
+        ],
+        sampling=rollout_pb2.SamplingParams(
+            temperature=sampling.temperature,
+            top_p=sampling.top_p,
+            top_k=sampling.top_k,
+            seed=sampling.seed,
+            log_probs=sampling.log_probs,
+        ),
+        limits=rollout_pb2.RolloutLimits(
+            max_turns=limits.max_turns,
+            max_response_tokens=limits.max_response_tokens,
+            max_total_tokens=limits.max_total_tokens,
+            max_wall_seconds=limits.max_wall_seconds,
+            max_repeated_calls=limits.max_repeated_calls,
+            max_tool_output_tokens=limits.max_tool_output_tokens,
+        ),
+        tools=rollout_pb2.ToolSettings(
+            enabled=tools.enabled, wall_seconds=tools.wall_seconds, memory_bytes=tools.memory_bytes
+        ),
+        expected_weight_version=expected_weight_version,
+    )
+
+
+def problems_from_proto(messages: Sequence[rollout_pb2.Problem]) -> list[ProblemRequest]:
+    """Problems of a request.
+
+    Raises:
+        UserInputError: an empty id.
+    """
+    return [
+        ProblemRequest(m.problem_id, m.group_id, m.prompt, m.samples, m.first_sample_index) for m in messages
+    ]
+
+
+def sampling_from_proto(message: rollout_pb2.SamplingParams) -> SamplingSettings:
+    """Sampling settings; top_p 0 stands for 1.
+
+    Raises:
+        UserInputError: a value out of range.
+    """
+    return SamplingSettings(
+        temperature=message.temperature,
+        top_p=message.top_p or 1.0,
+        top_k=message.top_k,
+        seed=message.seed,
+        log_probs=message.log_probs,
+    )
+
+
+def limits_from_proto(message: rollout_pb2.RolloutLimits) -> RolloutLimits:
+    """Limits of a request.
+
+    Raises:
+        UserInputError: a value out of range.
+    """
+    return RolloutLimits(
+        max_turns=message.max_turns,
+        max_response_tokens=message.max_response_tokens,
+        max_total_tokens=message.max_total_tokens,
+        max_wall_seconds=message.max_wall_seconds,
+        max_repeated_calls=message.max_repeated_calls,
+        max_tool_output_tokens=message.max_tool_output_tokens,
+    )
+
+
+def tools_from_proto(message: rollout_pb2.ToolSettings) -> ToolSettings:
+    """Tool settings; 0 seconds stands for the default."""
+    return ToolSettings(message.enabled, message.wall_seconds or _DEFAULT_TOOL_SECONDS, message.memory_bytes)
+
+
+def source_from_proto(message: rollout_pb2.BeginWeightUpdateRequest) -> WeightSource:
+    """Where the weights of an update lie."""
+    if message.WhichOneof("source") == "transfer":
+        return WeightSource(None, message.transfer.backend, message.transfer.settings_json)
+    return WeightSource(message.file.path or None)
+
+
+def engine_state_to_proto(state: EngineState) -> rollout_pb2.GetEngineStateResponse.Engine:
+    """The wire form of an engine's state."""
+    return rollout_pb2.GetEngineStateResponse.Engine(
+        engine_id=state.engine_id,
+        type=state.type,
+        weight_version=state.weight_version,
+        checksum=state.checksum,
+        free_kv_blocks=state.free_kv_blocks,
+        total_kv_blocks=state.total_kv_blocks,
+        block_tokens=state.block_tokens,
+        running=state.running,
+        waiting=state.waiting,
+        paused=state.paused,
+    )
+
+
+def engine_state_from_proto(message: rollout_pb2.GetEngineStateResponse.Engine) -> EngineState:
+    """An engine's state."""
+    return EngineState(
+        engine_id=message.engine_id,
+        type=message.type,
+        weight_version=message.weight_version,
+        checksum=message.checksum,
+        free_kv_blocks=message.free_kv_blocks,
+        total_kv_blocks=message.total_kv_blocks,
+        block_tokens=message.block_tokens,
+        running=message.running,
+        waiting=message.waiting,
+        paused=message.paused,
+    )

@@ -3,8 +3,6 @@
 import asyncio
 import importlib
 
-import grpc
-import grpc.aio
 import pytest
 
 from rstar_eval.evaluate import evaluate
@@ -14,15 +12,12 @@ from rstar_eval.scoring import Verdict
 from rstar_eval.settings import EvalSettings
 from rstar_model.types import EndReason
 from rstar_protos.errors import InfrastructureError, ServiceUnavailableError, UserInputError
+from rstar_rollout.engines.base import EngineNotReadyError
 
 PROBLEMS = [EvalProblem("a", "1+1?", "2"), EvalProblem("b", "1+2?", "3"), EvalProblem("c", "2+2?", "4")]
 
 
-def rpc_error(code):
-    return grpc.aio.AioRpcError(code, grpc.aio.Metadata(), grpc.aio.Metadata(), "as the test wants it")
-
-
-UNAVAILABLE = rpc_error(grpc.StatusCode.UNAVAILABLE)
+UNAVAILABLE = ServiceUnavailableError("as the test wants it")
 
 
 class Source:
@@ -126,9 +121,8 @@ async def test_lasting_outage_is_raised_and_finished_samples_are_kept(make_traje
 
 
 async def test_refusal_by_the_service_is_not_retried(make_trajectory):
-    refusal = rpc_error(grpc.StatusCode.FAILED_PRECONDITION)
-    source = Source(make_trajectory, lambda call, items: [refusal])
-    with pytest.raises(grpc.aio.AioRpcError):
+    source = Source(make_trajectory, lambda call, items: [EngineNotReadyError("other weights")])
+    with pytest.raises(EngineNotReadyError):
         await evaluate(PROBLEMS, source, Scorer(), EvalSettings())
     assert len(source.calls) == 1
 
@@ -164,6 +158,13 @@ async def test_scoring_failure_ends_the_evaluation_and_keeps_the_other_samples(m
     with pytest.raises(InfrastructureError, match="broken verdict"):
         await evaluate(PROBLEMS[:2], Source(make_trajectory), scorer, EvalSettings(), samples_path=path)
     assert [sample.problem_id for sample in read_samples(path)] == ["a"]
+
+
+async def test_reward_service_that_stays_away_ends_the_evaluation_at_once(make_trajectory):
+    source = Source(make_trajectory)
+    with pytest.raises(ServiceUnavailableError):
+        await evaluate(PROBLEMS, source, Scorer("b", ServiceUnavailableError("no verdicts")), EvalSettings())
+    assert len(source.calls) == 1
 
 
 async def test_problem_nobody_asked_for_is_a_broken_contract(make_trajectory):

@@ -13,7 +13,6 @@ from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterable, S
 from pathlib import Path
 from typing import Protocol
 
-import grpc
 import grpc.aio
 
 from rstar_eval.problems import EvalProblem
@@ -24,7 +23,7 @@ from rstar_eval.scoring import AnswerScorer, RewardServiceScorer
 from rstar_eval.settings import EvalSettings
 from rstar_model.trajectory import Trajectory
 from rstar_protos.errors import InfrastructureError, ServiceUnavailableError, UserInputError
-from rstar_protos.rollout.v1 import rollout_pb2
+from rstar_rollout.limits import ProblemRequest, RolloutLimits, SamplingSettings, ToolSettings
 
 __all__ = ["TrajectorySource", "evaluate"]
 
@@ -40,10 +39,10 @@ class TrajectorySource(Protocol):
 
     def generate_groups(
         self,
-        problems: Sequence[rollout_pb2.Problem],
-        sampling: rollout_pb2.SamplingParams,
-        limits: rollout_pb2.RolloutLimits,
-        tools: rollout_pb2.ToolSettings,
+        problems: Sequence[ProblemRequest],
+        sampling: SamplingSettings,
+        limits: RolloutLimits,
+        tools: ToolSettings,
         expected_weight_version: int = 0,
     ) -> AsyncIterator[Trajectory]:
         """Yields every sample of every problem as it finishes."""
@@ -82,7 +81,7 @@ async def evaluate(
     Raises:
         UserInputError: no problems, repeated ids, or a file of samples that do not belong here.
         ServiceUnavailableError: a service stayed away; what was scored until then is in the file.
-        grpc.aio.AioRpcError: a service refused the call for another reason.
+        grpc.aio.AioRpcError: the reward service refused the call for another reason.
     """
     _check(problems)
     scorer = _scorer(reward, settings)
@@ -103,18 +102,27 @@ async def evaluate(
                     )
                     await sink.consume(stream)
                 attempt += 1
-            except grpc.aio.AioRpcError as error:
-                if error.code() != grpc.StatusCode.UNAVAILABLE:
-                    raise
+            except _StreamLostError as lost:
                 now = time.monotonic()
                 if away_since is None or sink.received:
                     away_since, pause = now, _FIRST_PAUSE_SECONDS
                 elif now - away_since > settings.outage_patience_seconds:
-                    reason = f"no rollout service for {now - away_since:.0f} s: {error.details()}"
-                    raise ServiceUnavailableError(reason) from error
+                    raise ServiceUnavailableError(f"no rollouts for {now - away_since:.0f} s: {lost}") from lost
                 await asyncio.sleep(pause)
                 pause = min(2 * pause, _LONGEST_PAUSE_SECONDS)
         return Report.of(log.samples, settings, problems=problems, name=name, policy=policy)
+
+
+class _StreamLostError(Exception):
+    """The rollout service went away in mid-stream, as opposed to the reward service, which has its own patience."""
+
+
+async def _marked(stream: AsyncIterator[Trajectory]) -> AsyncIterator[Trajectory]:
+    try:
+        async for trajectory in stream:
+            yield trajectory
+    except ServiceUnavailableError as error:
+        raise _StreamLostError(str(error)) from error
 
 
 class _Sink:
@@ -148,7 +156,7 @@ class _Sink:
         """Reads the stream to its end. Whatever ends it early, trajectories that came are scored and kept."""
         scoring: set[asyncio.Task[None]] = set()
         try:
-            async for trajectory in stream:
+            async for trajectory in _marked(stream):
                 if not self._is_new(trajectory):
                     continue
                 scoring.add(asyncio.ensure_future(self._score(trajectory)))
@@ -189,7 +197,7 @@ class _Sink:
             self._on_result(record)
 
 
-def _wanted(problems: Iterable[EvalProblem], samples: int, log: SampleLog) -> Iterable[rollout_pb2.Problem]:
+def _wanted(problems: Iterable[EvalProblem], samples: int, log: SampleLog) -> Iterable[ProblemRequest]:
     """The missing samples as requests: one per run of consecutive sample indices of a problem."""
     for problem in problems:
         first = None
@@ -199,7 +207,7 @@ def _wanted(problems: Iterable[EvalProblem], samples: int, log: SampleLog) -> It
             if missing and first is None:
                 first = index
             elif not missing and first is not None:
-                yield rollout_pb2.Problem(
+                yield ProblemRequest(
                     problem_id=problem.problem_id,
                     # Consecutive runs of one problem are groups of their own within the request.
                     group_id=f"eval/{problem.problem_id}/{first}",

@@ -18,6 +18,7 @@ from rstar_eval.sample_log import SampleLog
 from rstar_eval.services import EvalServices, ServiceChoice
 from rstar_protos.errors import InfrastructureError, ServiceUnavailableError, UserInputError
 from rstar_rollout.client import RolloutClient
+from rstar_rollout.engines.base import EngineNotReadyError
 
 __all__ = ["EvaluationRun"]
 
@@ -57,6 +58,8 @@ class EvaluationRun:
             console.print("starting services", highlight=False)
             async with EvalServices(self._choice, self._folder / "logs") as services:
                 return await self._watched(services, console)
+        except EngineNotReadyError as error:
+            raise InfrastructureError(f"the rollout service does not generate: {error}") from error
         except grpc.aio.AioRpcError as error:
             text = f"{error.code().name}: {error.details()}"
             if error.code() in _USER_ERRORS:

@@ -6,7 +6,7 @@ from dataclasses import asdict, dataclass, fields
 from typing import Any
 
 from rstar_protos.errors import UserInputError
-from rstar_protos.rollout.v1 import rollout_pb2
+from rstar_rollout.limits import RolloutLimits, SamplingSettings, ToolSettings
 
 __all__ = ["EvalSettings"]
 
@@ -51,7 +51,7 @@ class EvalSettings:
     """How often samples lost to infrastructure are asked for again."""
     score_timeout_seconds: float = 120.0
     """Deadline of one scoring call."""
-    outage_patience_seconds: float = 120.0
+    outage_patience_seconds: float = 60.0
     """How long a rollout service that is away is waited for, counted from the last trajectory it sent."""
 
     def __post_init__(self) -> None:
@@ -97,15 +97,15 @@ class EvalSettings:
                 raise UserInputError("settings", name, f"known are {', '.join(sorted(known))}")
         return cls(**values)
 
-    def sampling(self) -> rollout_pb2.SamplingParams:
+    def sampling(self) -> SamplingSettings:
         """The sampling part of a rollout request; a ledger is complete only with log-probabilities."""
-        return rollout_pb2.SamplingParams(
+        return SamplingSettings(
             temperature=self.temperature, top_p=self.top_p, top_k=self.top_k, seed=self.seed, log_probs=True
         )
 
-    def limits(self) -> rollout_pb2.RolloutLimits:
+    def limits(self) -> RolloutLimits:
         """The limits part of a rollout request."""
-        return rollout_pb2.RolloutLimits(
+        return RolloutLimits(
             max_turns=self.max_turns,
             max_response_tokens=self.max_response_tokens,
             max_total_tokens=self.max_total_tokens,
@@ -113,9 +113,9 @@ class EvalSettings:
             max_repeated_calls=self.max_repeated_calls,
         )
 
-    def tools(self) -> rollout_pb2.ToolSettings:
+    def tools(self) -> ToolSettings:
         """The tool part of a rollout request."""
-        return rollout_pb2.ToolSettings(
+        return ToolSettings(
             enabled=self.tools_enabled, wall_seconds=self.tool_wall_seconds, memory_bytes=self.tool_memory_bytes
         )
 

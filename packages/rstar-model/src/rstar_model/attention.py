@@ -14,11 +14,15 @@ import torch
 from torch.nn.functional import scaled_dot_product_attention
 from transformers import AttentionInterface
 
+from rstar_model._segment_attention import segment_attention
 from rstar_model.packing import PackedBatch, PackedSegment
 
 __all__ = ["ATTENTION_NAME", "packed_attention", "register"]
 
 ATTENTION_NAME = "rstar_packed"
+
+_SHORT_SEGMENT = 1024
+"""Most keys of a segment whose scores may exist at once (4 MB a head in float32); longer ones use the fused kernel."""
 
 
 def packed_attention(
@@ -90,10 +94,13 @@ def _segment(
     start, end, prefix_start, prefix_end = segment
     q, k, v = (tensor[:, :, start:end] for tensor in (query, key, value))
     prefix = prefix_end - prefix_start
-    if prefix == 0:
+    if prefix:
+        k = torch.cat([key[:, :, prefix_start:prefix_end], k], dim=2)
+        v = torch.cat([value[:, :, prefix_start:prefix_end], v], dim=2)
+    if q.device.type == "cpu" and dropout == 0.0 and k.shape[2] <= _SHORT_SEGMENT:
+        return segment_attention(q, k, v, q.shape[-1] ** -0.5 if scaling is None else scaling)
+    if not prefix:
         return _causal(q, k, v, scaling, dropout)
-    k = torch.cat([key[:, :, prefix_start:prefix_end], k], dim=2)
-    v = torch.cat([value[:, :, prefix_start:prefix_end], v], dim=2)
     length = end - start
     mask = torch.ones(length, prefix + length, dtype=torch.bool, device=q.device).tril(diagonal=prefix)
     return scaled_dot_product_attention(

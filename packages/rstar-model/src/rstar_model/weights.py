@@ -56,7 +56,8 @@ def tensor_checksum(tensor: torch.Tensor) -> str:
     """SHA-256 of a tensor's dtype, shape and bytes in row-major order."""
     data = tensor.detach().to("cpu").contiguous()
     digest = hashlib.sha256(f"{str(data.dtype).removeprefix('torch.')} {tuple(data.shape)}\n".encode())
-    digest.update(data.reshape(-1).view(torch.uint8).numpy())
+    buffer: Any = data.reshape(-1).view(torch.uint8).numpy()
+    digest.update(buffer)
     return digest.hexdigest()
 
 

@@ -7,8 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from rstar_model.fetch import fetch
-from rstar_model.tokenizer import load_tokenizer
-from rstar_protos.errors import UserInputError
+from rstar_trainer.preflight import check_model_source
 
 __all__ = ["ResolvedModel", "resolve_model"]
 
@@ -31,15 +30,9 @@ def resolve_model(source: str) -> ResolvedModel:
     Raises:
         UserInputError: unknown name, or a folder without model or tokenizer.
     """
-    path = Path(source)
-    if not path.is_dir():
-        if "/" in source or source.startswith("."):
-            raise UserInputError(
-                "model.source", source, "it must be an existing folder, or a name such as smollm2-135m"
-            )
-        fetched = fetch(source)
-        return ResolvedModel(fetched.path, fetched.source, dict(fetched.sha256))
-    if not (path / "config.json").is_file():
-        raise UserInputError("model.source", source, "it must be a Hugging Face folder with config.json")
-    load_tokenizer(path)
-    return ResolvedModel(path, f"folder {path.resolve()}")
+    check_model_source(source)
+    path = Path(source).expanduser()
+    if path.is_dir():
+        return ResolvedModel(path, f"folder {path.resolve()}")
+    fetched = fetch(source)
+    return ResolvedModel(fetched.path, fetched.source, dict(fetched.sha256))

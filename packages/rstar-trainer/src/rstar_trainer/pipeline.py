@@ -23,6 +23,7 @@ from rstar_trainer.entries import EntryRunner, StoppedEarly
 from rstar_trainer.learner_thread import LearnerThread
 from rstar_trainer.metrics_log import MetricsLog
 from rstar_trainer.model_source import resolve_model
+from rstar_trainer.preflight import check_files
 from rstar_trainer.progress import Progress
 from rstar_trainer.recipe import Recipe
 from rstar_trainer.report import RunReport
@@ -48,6 +49,7 @@ def run(recipe: Recipe, progress: Progress) -> Path:
         UserInputError: something in the recipe, the data or the model folder is unusable.
         ServiceUnavailableError: a service could not be kept alive; the run can be resumed.
     """
+    check_files(recipe)
     problems = load_training_problems(recipe)
     folder = RunFolder.create(recipe)
     with folder.lock():
@@ -65,6 +67,7 @@ def resume(run_dir: Path, progress: Progress) -> Path:
     folder, recipe = RunFolder.open(run_dir)
     if recipe.run_path.resolve() != run_dir.resolve():
         recipe = recipe.model_copy(update={"run_dir": str(run_dir)})
+    check_files(recipe)
     problems = load_training_problems(recipe)
     with folder.lock():
         asyncio.run(_run(recipe, folder, problems, latest_checkpoint(run_dir), progress))

@@ -1,0 +1,83 @@
+"""The objective against its formulas."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from rstar_trainer.objective import clipped_policy_loss, group_advantages, sequence_token_weights
+
+REWARDS = st.lists(st.sampled_from([0.0, 1.0]), min_size=0, max_size=40)
+
+
+@given(REWARDS)
+def test_std_advantages_have_mean_zero_and_unit_scale(rewards: list[float]) -> None:
+    advantages = group_advantages(rewards)
+    assert len(advantages) == len(rewards)
+    assert all(math.isfinite(value) for value in advantages)
+    if len(set(rewards)) > 1:
+        assert math.fsum(advantages) == pytest.approx(0, abs=1e-9)
+        assert math.fsum(value * value for value in advantages) / len(rewards) == pytest.approx(1)
+
+
+@given(st.integers(1, 40), st.sampled_from([0.0, 0.1, 1.0]), st.sampled_from(["std", "mean"]))
+def test_equal_rewards_and_single_rollouts_have_no_advantage(count: int, reward: float, kind: str) -> None:
+    assert group_advantages([reward] * count, kind) == [0.0] * count  # type: ignore[arg-type]
+
+
+def test_advantages_of_one_correct_in_four() -> None:
+    assert group_advantages([1, 0, 0, 0]) == pytest.approx([math.sqrt(3)] + [-1 / math.sqrt(3)] * 3)
+    assert group_advantages([1, 0, 0, 0], "mean") == pytest.approx([0.75, -0.25, -0.25, -0.25])
+
+
+def test_a_missing_reward_must_be_left_out_rather_than_passed_as_nan() -> None:
+    with pytest.raises(ValueError, match="finite"):
+        group_advantages([1.0, math.nan])
+
+
+@given(
+    st.lists(st.tuples(st.integers(0, 50), st.integers(0, 5)), min_size=1, max_size=30),
+    st.sampled_from(["group_token_mean", "batch_token_mean"]),
+)
+def test_token_weights_sum_to_one(sequences: list[tuple[int, int]], aggregation: str) -> None:
+    counts, groups = [c for c, _ in sequences], [g for _, g in sequences]
+    weights = sequence_token_weights(counts, groups, aggregation)  # type: ignore[arg-type]
+    total = math.fsum(count * weight for count, weight in zip(counts, weights, strict=True))
+    assert total == pytest.approx(1 if sum(counts) else 0)
+
+
+def test_group_token_mean_gives_each_group_the_same_say() -> None:
+    weights = sequence_token_weights([10, 30, 5], [0, 0, 1], "group_token_mean")
+    assert weights == pytest.approx([1 / 80, 1 / 80, 1 / 10])
+    assert sequence_token_weights([10, 30, 5], [0, 0, 1], "batch_token_mean") == pytest.approx([1 / 45] * 3)
+
+
+def _loss(ratio: float, advantage: float) -> tuple[float, float, int, int]:
+    old = torch.zeros(1)
+    new = torch.full((1,), math.log(ratio), requires_grad=True)
+    result = clipped_policy_loss(new, old, torch.tensor([advantage]), torch.ones(1))
+    result.loss.backward()  # type: ignore[no-untyped-call]
+    assert new.grad is not None
+    return float(result.loss.detach()), float(new.grad), result.clipped_low, result.clipped_high
+
+
+@pytest.mark.parametrize(
+    ("ratio", "advantage", "loss", "gradient", "low", "high"),
+    [
+        (1.0, 1.0, -1.0, -1.0, 0, 0),
+        (1.2, 1.0, -1.2, -1.2, 0, 0),
+        (1.5, 1.0, -1.28, 0.0, 0, 1),
+        (0.5, 1.0, -0.5, -0.5, 0, 0),
+        (0.5, -1.0, 0.8, 0.0, 1, 0),
+        (1.5, -1.0, 1.5, 1.5, 0, 0),
+    ],
+)
+def test_clipping_stops_gradients_only_where_the_paper_says(
+    ratio: float, advantage: float, loss: float, gradient: float, low: int, high: int
+) -> None:
+    found = _loss(ratio, advantage)
+    assert found == pytest.approx((loss, gradient, low, high), abs=1e-6)

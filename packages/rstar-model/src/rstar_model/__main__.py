@@ -1,0 +1,5 @@
+"""``python -m rstar_model``."""
+
+from rstar_model.cli import main
+
+main()

@@ -18,6 +18,7 @@ __all__ = [
     "CLONE_NEWUTS",
     "deny_system_calls",
     "drop_capabilities",
+    "drop_capability_bounds",
     "set_child_subreaper",
     "set_no_new_privileges",
     "set_parent_death_signal",
@@ -83,11 +84,15 @@ def unshare(flags: int) -> None:
     _check(_libc.unshare(flags), "unshare")
 
 
-def drop_capabilities() -> None:
-    """Empties every capability set, the bounding set included, of the calling process."""
+def drop_capability_bounds() -> None:
+    """Empties the bounding set: no program that is executed later gains a capability."""
     for capability in range(_LAST_CAPABILITY + 1):
         if _libc.prctl(_PR_CAPBSET_DROP, capability, 0, 0, 0) != 0:
             break  # the first number that this kernel does not know, or no right to shrink the set
+
+
+def drop_capabilities() -> None:
+    """Empties the effective, permitted, inheritable and ambient sets of the calling process."""
     _libc.prctl(_PR_CAP_AMBIENT, _PR_CAP_AMBIENT_CLEAR_ALL, 0, 0, 0)
     header = ctypes.create_string_buffer(struct.pack("Ii", _CAPABILITY_VERSION_3, 0))
     empty = ctypes.create_string_buffer(24)

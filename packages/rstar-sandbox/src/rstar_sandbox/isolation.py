@@ -13,9 +13,9 @@ import sys
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
 
-from rstar_sandbox import _linux
+from rstar_sandbox import _landlock, _linux
 
-__all__ = ["LIMITS", "OFF", "Plan", "enter_child", "enter_slot_namespaces", "probe", "user_of_slot"]
+__all__ = ["LIMITS", "OFF", "Plan", "enter_child", "enter_slot", "enter_slot_namespaces", "probe", "user_of_slot"]
 
 LIMITS = "limits"
 """Resource limits, watchdog, process group and sweep; nothing keeps a program from reading the machine's files."""
@@ -39,11 +39,15 @@ class Plan:
     own_user: bool = False
     """Each slot's children run under their own user id."""
     drop_capabilities: bool = False
+    confined_writes: bool = False
+    """Landlock: a slot and its programs write below the slot's own folder only."""
+    confined_signals: bool = False
+    """Landlock scopes: a program signals only processes of its own call."""
 
     @property
     def shields_supervisor(self) -> bool:
         """True when a program cannot signal its slot, so that a lost slot is never the program's doing."""
-        return self.pid_namespace
+        return self.pid_namespace or self.confined_signals
 
     def to_dict(self) -> dict[str, object]:
         """Plain values, for `doctor` and the wire."""
@@ -60,6 +64,8 @@ def probe() -> Plan:
         system_call_filter=_works(_try_filter),
         own_user=root and _works(_try_own_user),
         drop_capabilities=root and _works(_linux.drop_capabilities),
+        confined_writes=_works(_try_confined_writes),
+        confined_signals=_works(_try_confined_signals),
     )
 
 
@@ -74,21 +80,35 @@ def enter_slot_namespaces(plan: Plan) -> None:
         _linux.unshare(_SLOT_NAMESPACES | (_linux.CLONE_NEWNET if plan.net_namespace else 0))
 
 
+def enter_slot(plan: Plan, folder: str) -> None:
+    """What is set up once for a slot and inherited by all its children; `folder` is the slot's own.
+
+    Raises:
+        OSError: something that worked when it was probed does not now.
+    """
+    # Where the kernel has to choose, programs go before the services of this machine.
+    with contextlib.suppress(OSError), open("/proc/self/oom_score_adj", "w") as file:
+        file.write("1000")
+    _linux.set_no_new_privileges()
+    if plan.drop_capabilities:
+        _linux.drop_capability_bounds()
+    if plan.confined_writes:
+        _landlock.confine(folder)
+
+
 def enter_child(plan: Plan, user: int | None) -> None:
     """Gives up every right that a program must not have; the calling process is the child of a slot.
 
     Raises:
         OSError: something that worked when it was probed does not now; the program must not run.
     """
-    # Where the kernel has to choose, the program goes before the services of this machine.
-    with contextlib.suppress(OSError), open("/proc/self/oom_score_adj", "w") as file:
-        file.write("1000")
     if user is not None:
         _become(user)
     elif plan.drop_capabilities:
         _linux.drop_capabilities()
     _linux.set_parent_death_signal(signal.SIGKILL)
-    _linux.set_no_new_privileges()
+    if plan.confined_signals:
+        _landlock.confine_signals()
     if plan.system_call_filter:
         _linux.deny_system_calls()
 
@@ -106,6 +126,37 @@ def _try_namespaces(flags: int) -> None:
         os._exit(0 if os.getpid() == 1 else 1)
     if os.waitpid(pid, 0)[1] != 0:
         raise OSError("no process can be made in the namespace")
+
+
+def _try_confined_writes() -> None:
+    import tempfile
+
+    with tempfile.TemporaryDirectory() as outside, tempfile.TemporaryDirectory() as inside:
+        _linux.set_no_new_privileges()
+        pid = os.fork()
+        if pid == 0:
+            code = 1
+            try:
+                _landlock.confine(inside)
+                with open(os.path.join(inside, "file"), "w"):
+                    pass
+                os.mkdir(os.path.join(outside, "folder"))
+            except PermissionError:
+                code = 0
+            finally:
+                os._exit(code)
+        if os.waitpid(pid, 0)[1] != 0:
+            raise OSError("writes are not confined")
+
+
+def _try_confined_signals() -> None:
+    _linux.set_no_new_privileges()
+    _landlock.confine_signals()
+    try:
+        os.kill(os.getppid(), 0)
+    except PermissionError:
+        return
+    raise OSError("signals are not confined")
 
 
 def _try_filter() -> None:

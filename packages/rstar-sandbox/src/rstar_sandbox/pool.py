@@ -195,37 +195,40 @@ class WorkerPool:
         slot.writer.close()
 
     async def _run_on(self, slot: SlotConnection, job: Job) -> Outcome:
-        self.running += 1
         started = time.monotonic()
+        # A task of its own: a cancelled reader would leave half a frame behind.
+        exchange = asyncio.ensure_future(slot.exchange(job.frame()))
+        self.running += 1
         try:
-            patience = job.limits.wall_seconds + _ANSWER_GRACE_SECONDS
-            frame = await asyncio.wait_for(slot.exchange(job.frame()), patience)
-        except asyncio.TimeoutError:
-            frame = None
-            if self._zygote is not None:
-                self._zygote.kill_slot(slot.number)
+            done, _ = await asyncio.wait({exchange}, timeout=job.limits.wall_seconds + _ANSWER_GRACE_SECONDS)
         except asyncio.CancelledError:
-            self._background(self._cancel(slot))
+            self._background(self._cancel(slot, exchange))
             raise
         finally:
             self.running -= 1
+        if not done:
+            self._kill(slot)
+        frame = await exchange
         if frame is None:
             raise SlotLostError(alone=await self._died_alone(slot))
         self._release(slot)
         self._mean_seconds += 0.05 * (time.monotonic() - started - self._mean_seconds)
         return Outcome.from_frame(frame)
 
-    async def _cancel(self, slot: SlotConnection) -> None:
+    async def _cancel(self, slot: SlotConnection, exchange: asyncio.Future[dict[str, Any] | None]) -> None:
         """Has the running program killed, and takes the slot back when it is."""
         slot.tell(CANCEL)
-        try:
-            answered = await asyncio.wait_for(slot.answer(), _CANCEL_SECONDS) is not None
-        except asyncio.TimeoutError:
-            answered = False
-            if self._zygote is not None:
-                self._zygote.kill_slot(slot.number)
-        if answered:
+        done, _ = await asyncio.wait({exchange}, timeout=_CANCEL_SECONDS)
+        if not done:
+            self._kill(slot)
+        if await exchange is not None:
             self._release(slot)
+
+    def _kill(self, slot: SlotConnection) -> None:
+        """Has a slot killed that does not answer; its connection then ends."""
+        if self._zygote is not None:
+            self._zygote.kill_slot(slot.number)
+        slot.writer.close()
 
     async def _died_alone(self, slot: SlotConnection) -> bool:
         """Whether the zygote outlived the slot and says so."""
@@ -238,7 +241,9 @@ class WorkerPool:
             slot = self._idle.popleft()
             if slot.generation == self._generation and not slot.reader.at_eof():
                 return slot
-        if not wait_for_room and self.queued >= self.settings.queue_limit:
+        # While the slots are being made, those whom they will take at once are no queue yet.
+        coming = 0 if self._ready.is_set() else self.settings.slots
+        if not wait_for_room and self.queued >= self.settings.queue_limit + coming:
             raise PoolFullError(self._retry_after())
         waiter: asyncio.Future[SlotConnection] = asyncio.get_running_loop().create_future()
         self._waiting.append(waiter)

@@ -56,13 +56,11 @@ class SandboxServicer(sandbox_pb2_grpc.SandboxServiceServicer):
         )
         self._session_ids = RememberedResults[str](4096, 1024**2, size=len, keep=lambda _: True)
 
-    async def Execute(self, request: Request, context: Context) -> Response:  # noqa: N802
+    async def Execute(self, request: Request, context: Context) -> Response:
         """Runs one program."""
         return await _refusing(context, self._execute(request))
 
-    async def ExecuteMany(  # noqa: N802
-        self, request_iterator: AsyncIterator[Request], context: Context
-    ) -> AsyncIterator[Response]:
+    async def ExecuteMany(self, request_iterator: AsyncIterator[Request], context: Context) -> AsyncIterator[Response]:
         """Runs many programs; results as they finish. Reads no further than it can run: that is the back-pressure."""
         room = asyncio.Semaphore(4 * self._pool.settings.slots)
         results: asyncio.Queue[Response | BaseException | None] = asyncio.Queue()
@@ -102,7 +100,7 @@ class SandboxServicer(sandbox_pb2_grpc.SandboxServiceServicer):
             for task in tasks:
                 task.cancel()
 
-    async def OpenSession(  # noqa: N802
+    async def OpenSession(
         self, request: sandbox_pb2.OpenSessionRequest, context: Context
     ) -> sandbox_pb2.OpenSessionResponse:
         """Opens a session."""
@@ -115,13 +113,11 @@ class SandboxServicer(sandbox_pb2_grpc.SandboxServiceServicer):
         work = self._session_ids.answer(request.request_id, request.SerializeToString(deterministic=True), open_session)
         return sandbox_pb2.OpenSessionResponse(session_id=await _refusing(context, work))
 
-    async def ExecuteCell(  # noqa: N802
-        self, request: sandbox_pb2.ExecuteCellRequest, context: Context
-    ) -> Response:
+    async def ExecuteCell(self, request: sandbox_pb2.ExecuteCellRequest, context: Context) -> Response:
         """Runs one cell of a session."""
         return await _refusing(context, self._execute_cell(request))
 
-    async def CloseSession(  # noqa: N802
+    async def CloseSession(
         self, request: sandbox_pb2.CloseSessionRequest, context: Context
     ) -> sandbox_pb2.CloseSessionResponse:
         """Closes a session."""
@@ -131,7 +127,7 @@ class SandboxServicer(sandbox_pb2_grpc.SandboxServiceServicer):
             await _refuse(context, error)
         return sandbox_pb2.CloseSessionResponse()
 
-    async def GetCapacity(  # noqa: N802
+    async def GetCapacity(
         self, request: sandbox_pb2.GetCapacityRequest, context: Context
     ) -> sandbox_pb2.GetCapacityResponse:
         """Says how much runs and waits."""

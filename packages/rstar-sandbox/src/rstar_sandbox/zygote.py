@@ -18,12 +18,12 @@ import shutil
 import signal
 import socket
 import sys
-import tempfile
 import time
 from types import FrameType
 from typing import Any, NoReturn
 
 from rstar_sandbox import _linux, isolation
+from rstar_sandbox.folders import make_folder, remove_stale_folders
 from rstar_sandbox.slot import Slot, slot_main
 from rstar_sandbox.warmup import warm_up
 
@@ -113,6 +113,7 @@ class Zygote:
             os.closerange(keep + 1, 65536)
             folder = os.path.join(self._folder, str(number))
             os.mkdir(folder, 0o711)
+            isolation.enter_slot(self._plan, folder)
             slot_main(Slot(number, folder, self._plan, connection))
         except BaseException as error:
             print(f"sandbox slot {number}: {type(error).__name__}: {error}", file=sys.stderr, flush=True)
@@ -148,8 +149,8 @@ def main(arguments: list[str]) -> None:
     if os.getppid() != parent:
         return
     _linux.set_child_subreaper()
-    folder = tempfile.mkdtemp(prefix="rstar-sandbox-", dir=settings["folder"])
-    os.chmod(folder, 0o711)  # noqa: S103 - children of other users pass through to folders of their own
+    remove_stale_folders(settings["folder"])
+    folder, lock = make_folder(settings["folder"])
     try:
         started = time.monotonic()
         plan = isolation.probe()
@@ -167,6 +168,7 @@ def main(arguments: list[str]) -> None:
 
         processes.kill_all()
         shutil.rmtree(folder, ignore_errors=True)
+        os.close(lock)
 
 
 def _end(number: int, frame: FrameType | None) -> NoReturn:

@@ -1,0 +1,181 @@
+"""Deaths: of a slot, of the zygote, of the service. Nothing is answered twice, nothing survives."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import sys
+from collections.abc import AsyncIterator, Awaitable, Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from rstar_protos.service import EmbeddedService
+from rstar_sandbox import Sandbox, SandboxClient
+from rstar_sandbox.limits import DEFAULT_LIMITS
+from rstar_sandbox.messages import Job
+from rstar_sandbox.pool import WorkerPool
+from rstar_sandbox.settings import SandboxSettings
+
+pytestmark = pytest.mark.timeout(180)
+
+Until = Callable[[Callable[[], Any]], Awaitable[None]]
+_SLOTS = 3
+
+
+@pytest.fixture
+async def pool(tmp_path: Path) -> AsyncIterator[WorkerPool]:
+    running = WorkerPool(SandboxSettings(slots=_SLOTS, warm=(), folder=tmp_path))
+    running.start()
+    await running.ready()
+    yield running
+    await running.stop()
+    assert os.listdir(tmp_path) == []
+
+
+def _programs(pool: WorkerPool) -> list[int]:
+    """The children of the slots."""
+    assert pool.zygote_pid is not None
+    return [program for slot in _children(pool.zygote_pid) for program in _children(slot)]
+
+
+def _job(code: str) -> Job:
+    return Job(code, b"", DEFAULT_LIMITS)
+
+
+def _children(pid: int) -> list[int]:
+    found: list[int] = []
+    for entry in Path("/proc").glob("[0-9]*/stat"):
+        try:
+            name, parent = int(entry.parent.name), int(entry.read_text().rpartition(")")[2].split()[1])
+        except (OSError, ValueError):
+            continue
+        if parent == pid:
+            found.append(name)
+    return found
+
+
+def _alive(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except OSError:
+        return False
+
+
+def _below(pid: int) -> list[int]:
+    children = _children(pid)
+    return children + [below for child in children for below in _below(child)]
+
+
+async def test_a_killed_zygote_is_restarted_and_each_call_answered_once(pool: WorkerPool, until: Until) -> None:
+    calls = [asyncio.ensure_future(pool.run(_job(f"import time; time.sleep(0.2); {n}"))) for n in range(12)]
+    await until(lambda: pool.running and _programs(pool))
+    assert pool.zygote_pid is not None
+    os.kill(pool.zygote_pid, signal.SIGKILL)
+    placed = await asyncio.gather(*calls)
+    assert [answer.outcome.value for answer in placed] == [str(n) for n in range(12)]
+    assert (pool.zygote_restarts, pool.running, pool.queued) == (1, 0, 0)
+
+
+async def test_killed_slots_are_replaced_and_their_calls_run_again(pool: WorkerPool, until: Until) -> None:
+    calls = [asyncio.ensure_future(pool.run(_job(f"import time; time.sleep(0.3); {n}"))) for n in range(9)]
+    await until(lambda: len(_programs(pool)) == _SLOTS)
+    assert pool.zygote_pid is not None
+    for slot in _children(pool.zygote_pid)[:2]:
+        os.kill(slot, signal.SIGKILL)
+    placed = await asyncio.gather(*calls)
+    assert [answer.outcome.value for answer in placed] == [str(n) for n in range(9)]
+    assert pool.slots_lost == 2
+    assert pool.zygote_restarts == 0
+
+
+async def test_a_call_whose_slots_keep_dying_is_unavailable_and_not_the_programs_fault(
+    pool: WorkerPool, until: Until
+) -> None:
+    call = asyncio.ensure_future(pool.run(_job("import time; time.sleep(60)")))
+    while not call.done():
+        if pool.running and pool.zygote_pid is not None:
+            for slot in _children(pool.zygote_pid):
+                os.kill(slot, signal.SIGKILL)
+        await asyncio.sleep(0.05)
+    expected = "unavailable" if pool.plan.shields_supervisor else "crashed"
+    assert (await call).outcome.status == expected
+
+
+async def test_a_stopped_slot_does_not_hold_a_call_for_ever(
+    pool: WorkerPool, until: Until, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("rstar_sandbox.pool._ANSWER_GRACE_SECONDS", -9.5)
+    call = asyncio.ensure_future(pool.run(_job("import time; time.sleep(0.3); 'done'")))
+    await until(lambda: pool.running and _programs(pool))
+    assert pool.zygote_pid is not None
+    for slot in _children(pool.zygote_pid):
+        os.kill(slot, signal.SIGSTOP)
+    assert (await call).outcome.value == "'done'"
+
+
+async def test_stopping_leaves_no_process(pool: WorkerPool, until: Until) -> None:
+    assert pool.zygote_pid is not None
+    call = asyncio.ensure_future(pool.run(_job("import time; time.sleep(60)")))
+    await until(lambda: pool.running and _programs(pool))
+    everything = [pool.zygote_pid, *_below(pool.zygote_pid)]
+    assert len(everything) >= 5
+    await pool.stop()
+    assert not any(_alive(pid) for pid in everything)
+    assert (await call).outcome.status == "unavailable"
+
+
+async def test_a_killed_service_takes_everything_with_it_and_starts_again_on_its_socket(
+    tmp_path: Path, until: Until
+) -> None:
+    command = [
+        sys.executable,
+        "-m",
+        "rstar_sandbox",
+        "serve",
+        "--slots",
+        "2",
+        "--warm",
+        "",
+        "--work-dir",
+        str(tmp_path),
+    ]
+    service = EmbeddedService("sandbox", command, log_path=tmp_path / "log")
+    endpoint = await asyncio.to_thread(service.start)
+    try:
+        first = service.pid
+        assert first is not None
+        async with SandboxClient(endpoint) as client:
+            call = asyncio.ensure_future(client.run("import time; time.sleep(1); 'answered'"))
+            await until(lambda: len(_below(first)) == 4)  # zygote, two slots, the program
+            everything = _below(first)
+            os.kill(first, signal.SIGKILL)
+            assert (await call).value == "'answered'"
+            await until(lambda: not any(_alive(pid) for pid in everything))
+        assert service.restarts == 1
+        assert service.pid != first
+    finally:
+        await asyncio.to_thread(service.stop)
+    await until(lambda: os.listdir(tmp_path) == ["log"])
+
+
+def test_a_sandbox_leaves_no_process_behind() -> None:
+    before = set(_children(os.getpid()))
+    with Sandbox(slots=1, options=["--warm", ""]) as sandbox:
+        (service,) = set(_children(os.getpid())) - before
+        sandbox.run("1")
+        everything = [service, *_below(service)]
+    assert not any(_alive(pid) for pid in everything)
+
+
+def test_a_folder_of_a_killed_zygote_is_removed_and_one_in_use_is_not(tmp_path: Path) -> None:
+    from rstar_sandbox.folders import make_folder, remove_stale_folders
+
+    stale, lock = make_folder(str(tmp_path))
+    os.close(lock)
+    used, held = make_folder(str(tmp_path))
+    assert remove_stale_folders(str(tmp_path)) == [stale]
+    assert [str(entry) for entry in tmp_path.iterdir()] == [used]
+    os.close(held)

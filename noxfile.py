@@ -182,7 +182,7 @@ def proto_breaking(session: nox.Session) -> None:
 def unit(session: nox.Session) -> None:
     """Unit tests of all packages and of the tools, in the one large environment."""
     python = heavy(session)
-    folders = [*test_folders(list(WORKSPACE)), ROOT / "tests" / "tools"]
+    folders = [*test_folders(list(WORKSPACE)), ROOT / "tests" / "tools", ROOT / "tests" / "documents"]
     pytest(session, python, "unit", *folders, "-m", NOT_HEAVY, "-n", "2", "--dist", "loadfile")
 
 

@@ -39,9 +39,9 @@ def pytest_make_collect_report(
 
 @pytest.fixture(scope="session")
 def shared_data() -> Path:
-    """Folder of data files that are not shipped: `RSTAR_SHARED_DATA`, else `../shared/data` beside the checkout."""
-    beside = Path(__file__).resolve().parent.parent / "shared" / "data"
-    folder = Path(os.environ.get("RSTAR_SHARED_DATA", beside))
+    """Folder of data files that are not shipped: `data` in `RSTAR_SHARED`, else in `shared` beside the checkout."""
+    beside = Path(__file__).resolve().parent.parent / "shared"
+    folder = Path(os.environ.get("RSTAR_SHARED", beside)) / "data"
     if not folder.is_dir():
-        pytest.skip(f"shared data absent: {folder.name!r} was not found; set RSTAR_SHARED_DATA")
+        pytest.skip("shared data absent: set RSTAR_SHARED to the folder that holds data/")
     return folder

@@ -12,6 +12,7 @@ from transformers import AutoModelForCausalLM
 from rstar_model.weights import MANIFEST_NAME, read_manifest, state_checksum
 from rstar_protos.errors import UserInputError
 from rstar_rollout.engines.base import WeightUpdateError
+from rstar_rollout.engines.packed_linear import pack_linears, repack
 from rstar_rollout.engines.pool_attention import ATTENTION_NAME
 
 __all__ = ["LoadedModel", "load_model", "read_tensors", "take_weights"]
@@ -43,6 +44,7 @@ def load_model(folder: Path, dtype: str, device: str) -> LoadedModel:
     except (OSError, ValueError) as error:
         raise UserInputError("model folder", str(folder), f"a loadable model ({error})") from error
     model = model.to(device).eval().requires_grad_(False)
+    pack_linears(model)
     manifest = read_manifest(folder) if (folder / MANIFEST_NAME).is_file() else None
     checksum = state_checksum(read_tensors(folder))
     return LoadedModel(model, manifest.version if manifest else 0, checksum)
@@ -84,3 +86,4 @@ def take_weights(model: torch.nn.Module, folder: Path, checksum: str) -> None:
         raise WeightUpdateError(f"the update lacks {len(missing)} parameters, first {missing[0]}")
     for name, tensor in tensors.items():
         parameters[name].copy_(tensor)
+    repack(model)

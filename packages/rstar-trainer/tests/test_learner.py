@@ -122,7 +122,11 @@ def test_prompt_tool_and_separator_tokens_contribute_nothing(
     sequences = _sequences(groups=1)
     trailing = [
         WeightedSequence(
-            (*s.token_ids, 5, 6, 7), (*s.loss_mask, *[False] * 3), (*s.engine_log_probs, *[math.nan] * 3), 0, s.advantage
+            (*s.token_ids, 5, 6, 7),
+            (*s.loss_mask, *[False] * 3),
+            (*s.engine_log_probs, *[math.nan] * 3),
+            0,
+            s.advantage,
         )
         for s in sequences
     ]

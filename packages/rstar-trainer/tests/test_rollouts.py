@@ -5,12 +5,12 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rstar_protos.rollout.v1 import rollout_pb2
+from rstar_rollout.limits import ProblemRequest
 from rstar_trainer.rollouts import _samples, _still_missing
 
 
-def _problem(group: str, samples: int, first: int = 0) -> rollout_pb2.Problem:
-    return rollout_pb2.Problem(
+def _problem(group: str, samples: int, first: int = 0) -> ProblemRequest:
+    return ProblemRequest(
         problem_id=f"p-{group}", group_id=group, prompt="?", samples=samples, first_sample_index=first
     )
 

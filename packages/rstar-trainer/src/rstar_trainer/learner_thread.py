@@ -11,8 +11,10 @@ from types import TracebackType
 from typing import Any, TypeVar
 
 import torch
+from transformers.utils import logging as transformers_logging
 
 from rstar_model.policy import Policy
+from rstar_trainer.allocator import keep_freed_memory
 from rstar_trainer.learner import Learner, TorchLearner
 from rstar_trainer.recipe import Recipe
 from rstar_trainer.seeds import derive_seed
@@ -58,6 +60,9 @@ class LearnerThread:
 
 
 def _load_learner(recipe: Recipe, model_dir: Path) -> Learner:
+    keep_freed_memory()
+    # Its bars would be drawn over the run's own.
+    transformers_logging.disable_progress_bar()
     torch.manual_seed(derive_seed(recipe.seed, "torch"))
     if recipe.model.threads:
         torch.set_num_threads(recipe.model.threads)

@@ -6,7 +6,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from rstar_model.fetch import fetch
 from rstar_trainer.preflight import check_model_source
 
 __all__ = ["ResolvedModel", "resolve_model"]
@@ -34,5 +33,7 @@ def resolve_model(source: str) -> ResolvedModel:
     path = Path(source).expanduser()
     if path.is_dir():
         return ResolvedModel(path, f"folder {path.resolve()}")
+    from rstar_model.fetch import fetch
+
     fetched = fetch(source)
     return ResolvedModel(fetched.path, fetched.source, dict(fetched.sha256))

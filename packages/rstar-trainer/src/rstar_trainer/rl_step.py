@@ -19,8 +19,9 @@ from rstar_eval.problems import EvalProblem
 from rstar_eval.scoring import RewardServiceScorer, Verdict
 from rstar_model.trajectory import Trajectory
 from rstar_protos.errors import InfrastructureError
-from rstar_protos.rollout.v1 import rollout_pb2
 from rstar_rollout.client import SamplingClient
+from rstar_rollout.limits import ProblemRequest, RolloutLimits, SamplingSettings
+from rstar_rollout.limits import ToolSettings as ToolLimits
 from rstar_rollout.roc import Resampled, ScoredRollout
 from rstar_trainer.data import TrainProblem
 from rstar_trainer.objective import group_advantages
@@ -130,8 +131,8 @@ class GroupCollector:
         try:
             async for trajectory in self._rollouts.generate_groups(
                 [_request(group, stage.rollouts_per_problem) for group in groups.values()],
-                rollout_pb2.SamplingParams(temperature=stage.temperature, seed=seed, log_probs=True),
-                rollout_pb2.RolloutLimits(
+                SamplingSettings(temperature=stage.temperature, seed=seed, log_probs=True),
+                RolloutLimits(
                     max_turns=stage.max_turns,
                     max_response_tokens=stage.max_response_tokens,
                     max_tool_output_tokens=self._tool.max_output_tokens,
@@ -169,11 +170,9 @@ class GroupCollector:
         )
 
 
-def tool_settings(tool: ToolSettings, *, enabled: bool = True) -> rollout_pb2.ToolSettings:
+def tool_settings(tool: ToolSettings, *, enabled: bool = True) -> ToolLimits:
     """The recipe's tool limits as the rollout service takes them."""
-    return rollout_pb2.ToolSettings(
-        enabled=enabled, wall_seconds=tool.wall_seconds, memory_bytes=tool.memory_mb * 1024 * 1024
-    )
+    return ToolLimits(enabled=enabled, wall_seconds=tool.wall_seconds, memory_bytes=tool.memory_mb * 1024 * 1024)
 
 
 def training_sequences(groups: Sequence[ScoredGroup], stage: Stage) -> list[WeightedSequence]:
@@ -232,7 +231,7 @@ def step_figures(groups: Sequence[ScoredGroup]) -> dict[str, float]:
     }
 
 
-def _request(group: ScoredGroup, samples: int) -> rollout_pb2.Problem:
-    return rollout_pb2.Problem(
+def _request(group: ScoredGroup, samples: int) -> ProblemRequest:
+    return ProblemRequest(
         problem_id=group.problem.problem_id, group_id=group.group_id, prompt=group.problem.text, samples=samples
     )

@@ -10,21 +10,19 @@ import asyncio
 from collections.abc import AsyncIterator, Iterable, Iterator, Sequence
 from itertools import groupby
 
-import grpc
-import grpc.aio
-
 from rstar_model.trajectory import Trajectory
 from rstar_model.weights import WeightManifest
 from rstar_protos.errors import ServiceUnavailableError
-from rstar_protos.rollout.v1 import rollout_pb2
 from rstar_rollout.client import RolloutClient
+from rstar_rollout.engines.base import EngineNotReadyError, WeightUpdateError
+from rstar_rollout.limits import ProblemRequest, RolloutLimits, SamplingSettings, ToolSettings
 from rstar_trainer.services import Services
 
 __all__ = ["RolloutSource"]
 
 _ATTEMPTS = 6
 _RETRY_SECONDS = 0.5
-_PASSING = (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.FAILED_PRECONDITION, grpc.StatusCode.CANCELLED)
+_PASSING = (ServiceUnavailableError, EngineNotReadyError, WeightUpdateError)
 
 _Sample = tuple[str, int]
 
@@ -49,16 +47,16 @@ class RolloutSource:
         while True:
             try:
                 return await self._ensure_weights()
-            except (grpc.aio.AioRpcError, ServiceUnavailableError) as error:
+            except _PASSING as error:
                 failures += 1
-                await self._wait(failures, _passing(error))
+                await self._wait(failures, str(error))
 
     async def generate_groups(
         self,
-        problems: Sequence[rollout_pb2.Problem],
-        sampling: rollout_pb2.SamplingParams,
-        limits: rollout_pb2.RolloutLimits,
-        tools: rollout_pb2.ToolSettings,
+        problems: Sequence[ProblemRequest],
+        sampling: SamplingSettings,
+        limits: RolloutLimits,
+        tools: ToolSettings,
         expected_weight_version: int = 0,
     ) -> AsyncIterator[Trajectory]:
         """Yields every sample of every problem exactly once, as they finish.
@@ -89,8 +87,10 @@ class RolloutSource:
                         failures = 0
                         yield trajectory
                 reason = "its stream ended early"
-            except (grpc.aio.AioRpcError, ServiceUnavailableError) as error:
-                reason = _passing(error)
+            except _PASSING as error:
+                reason = str(error)
+                # A service that runs elsewhere may have been restarted without a word; its weights are sent again.
+                self._sent = None
             failures += 1 if missing else 0
             await self._wait(failures, reason)
 
@@ -116,22 +116,13 @@ class RolloutSource:
             await asyncio.sleep(_RETRY_SECONDS * 2**failures)
 
 
-def _passing(error: grpc.aio.AioRpcError | ServiceUnavailableError) -> str:
-    """The reason of a failure that may pass; raises any other again."""
-    if isinstance(error, grpc.aio.AioRpcError):
-        if error.code() not in _PASSING:
-            raise error
-        return f"{error.code().name}: {error.details()}"
-    return str(error)
-
-
-def _samples(problems: Iterable[rollout_pb2.Problem]) -> Iterator[_Sample]:
+def _samples(problems: Iterable[ProblemRequest]) -> Iterator[_Sample]:
     for problem in problems:
         for index in range(problem.first_sample_index, problem.first_sample_index + problem.samples):
             yield problem.group_id, index
 
 
-def _still_missing(problems: Sequence[rollout_pb2.Problem], missing: dict[_Sample, None]) -> list[rollout_pb2.Problem]:
+def _still_missing(problems: Sequence[ProblemRequest], missing: dict[_Sample, None]) -> list[ProblemRequest]:
     """The missing samples as one request per run of consecutive indices."""
     requests = []
     for problem in problems:
@@ -139,7 +130,7 @@ def _still_missing(problems: Sequence[rollout_pb2.Problem], missing: dict[_Sampl
         for _, run in groupby(enumerate(indices), key=lambda pair: pair[1] - pair[0]):
             members = [index for _, index in run]
             requests.append(
-                rollout_pb2.Problem(
+                ProblemRequest(
                     problem_id=problem.problem_id,
                     group_id=problem.group_id,
                     prompt=problem.prompt,

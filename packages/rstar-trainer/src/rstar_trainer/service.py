@@ -55,7 +55,7 @@ class TrainerServicer(trainer_pb2_grpc.TrainerServiceServicer):
         self._control = control
         self._log = log
 
-    async def GetStatus(  # noqa: N802
+    async def GetStatus(
         self, request: trainer_pb2.GetStatusRequest, context: grpc.aio.ServicerContext[Any, Any]
     ) -> trainer_pb2.GetStatusResponse:
         """Where the run is."""
@@ -71,21 +71,21 @@ class TrainerServicer(trainer_pb2_grpc.TrainerServiceServicer):
             stopping=control.stop_requested.is_set(),
         )
 
-    async def StreamMetrics(  # noqa: N802
+    async def StreamMetrics(
         self, request: trainer_pb2.StreamMetricsRequest, context: grpc.aio.ServicerContext[Any, Any]
     ) -> AsyncIterator[trainer_pb2.MetricsRecord]:
         """The records of the log from a step on; with `follow` until the run ends."""
         async for record in self._log.stream(request.from_global_step, follow=request.follow):
             yield _to_proto(record)
 
-    async def RequestCheckpoint(  # noqa: N802
+    async def RequestCheckpoint(
         self, request: trainer_pb2.RequestCheckpointRequest, context: grpc.aio.ServicerContext[Any, Any]
     ) -> trainer_pb2.RequestCheckpointResponse:
         """Asks for a checkpoint after the current step; asking twice is asking once."""
         self._control.checkpoint_requested.set()
         return trainer_pb2.RequestCheckpointResponse(global_step=self._control.global_step + 1)
 
-    async def RequestStop(  # noqa: N802
+    async def RequestStop(
         self, request: trainer_pb2.RequestStopRequest, context: grpc.aio.ServicerContext[Any, Any]
     ) -> trainer_pb2.RequestStopResponse:
         """Asks the run to end after the current step, with a checkpoint."""

@@ -10,12 +10,13 @@ import asyncio
 import sys
 from collections.abc import Awaitable, Callable
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import grpc.aio
 
 from rstar_protos.errors import ServiceUnavailableError
 from rstar_protos.service import ClientSecurity, EmbeddedService, open_channel, read_token
+from rstar_trainer.allocator import ALLOCATOR_ENVIRONMENT
 from rstar_trainer.recipe import Recipe, ServiceEndpoint
 
 __all__ = ["Services"]
@@ -89,7 +90,8 @@ class Services:
         """
         task = asyncio.ensure_future(work)
         try:
-            await asyncio.wait([task, self._failure], return_when=asyncio.FIRST_COMPLETED)
+            waited: list[asyncio.Future[Any]] = [task, self._failure]
+            await asyncio.wait(waited, return_when=asyncio.FIRST_COMPLETED)
             if not task.done():
                 raise ServiceUnavailableError(self._failure.result())
             return task.result()
@@ -107,6 +109,7 @@ class Services:
             self._embedded[name] = EmbeddedService(
                 name,
                 [sys.executable, "-m", *command],
+                env=ALLOCATOR_ENVIRONMENT if name == "rollout" else None,
                 log_path=self._log_dir / f"{name}.log",
                 on_restart=lambda count: self._tell(self._restarted, name, count),
                 on_failure=lambda reason: self._tell(self._failed, reason),
@@ -121,9 +124,9 @@ class Services:
             *("--dtype", engine.dtype),
             *("--chat-format", recipe.model.chat_format),
             *("--max-batch", str(engine.max_batch)),
-            *("--max-model-len", str(engine.max_model_len)),
-            *("--kv-cache-gb", str(engine.kv_cache_gb)),
-            *("--threads", str(recipe.model.threads)),
+            *("--max-model-tokens", str(engine.max_model_len)),
+            *("--kv-gib", str(engine.kv_cache_gb)),
+            *(("--threads", str(recipe.model.threads)) if recipe.model.threads else ()),
             "--deterministic" if engine.deterministic and engine.type == "transformers" else "--no-deterministic",
             *("--sandbox", self._embedded["sandbox"].endpoint if sandbox.embedded else sandbox.endpoint),
         ]

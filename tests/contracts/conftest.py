@@ -20,7 +20,7 @@ import subprocess
 import sys
 import time
 import urllib.request
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
@@ -221,7 +221,17 @@ def server(
 ) -> Iterator[Server]:
     """A running server of one service in one form, shared by tests."""
     name, form = request.param
-    with running(_available(name), form, tmp_path_factory.mktemp(f"{name}-{form}"), certificates) as found:
+    folder = tmp_path_factory.mktemp(f"{name}-{form}")
+    options = ["--sandbox", request.getfixturevalue("tool_sandbox").endpoint] if name == "rollout" else []
+    with running(_available(name), form, folder, certificates, options) as found:
+        yield found
+
+
+@pytest.fixture(scope="session")
+def tool_sandbox(tmp_path_factory: pytest.TempPathFactory, certificates: Certificates) -> Iterator[Server]:
+    """The sandbox that rollouts run their tools in."""
+    folder = tmp_path_factory.mktemp("tool-sandbox")
+    with running(_available("sandbox"), "embedded", folder, certificates, ["--slots", "4", "--warm", ""]) as found:
         yield found
 
 
@@ -277,10 +287,12 @@ def _eventually() -> Callable[..., None]:
 
 
 @contextlib.contextmanager
-def running(service: Service, form: str, folder: Path, certificates: Certificates) -> Iterator[Server]:
-    """Runs a server of a service in a form."""
+def running(
+    service: Service, form: str, folder: Path, certificates: Certificates, more: Sequence[str] = ()
+) -> Iterator[Server]:
+    """Runs a server of a service in a form, with `more` options."""
     log, port = folder / "server.log", _free_port()
-    options = ["--metrics-port", str(port)]
+    options = [*more, "--metrics-port", str(port)]
     metrics_url = f"http://127.0.0.1:{port}/metrics"
     if form == "embedded":
         with EmbeddedService(service.name, [*service.command, *options], log_path=log) as child:

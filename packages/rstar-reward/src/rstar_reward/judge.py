@@ -21,6 +21,9 @@ __all__ = ["Judge", "PendingComparison", "Response", "prepare"]
 
 Response = str | Iterable[SegmentLike | Mapping[str, object]]
 
+# On a machine that is too busy, the second attempt gets this many times the deadline.
+_BUSY_PATIENCE = 5.0
+
 
 @dataclass(frozen=True)
 class PendingComparison:
@@ -103,8 +106,10 @@ class Judge:
         reply = await self._run_twice({"op": "check_gold", "verifier": verifier or "math", "gold": gold})
         if reply.kind is ReplyKind.DONE:
             return reply.body["reason"] or None
-        if reply.kind is ReplyKind.LOST:
-            raise InfrastructureError("the worker that checked a reference answer was lost twice")
+        if reply.kind in (ReplyKind.LOST, ReplyKind.STARVED):
+            raise InfrastructureError(
+                f"a reference answer could not be checked: the worker was {reply.kind.value} twice"
+            )
         return f"checking it ended in: {reply.kind.value}"
 
     def _settle(self, pending: PendingComparison, done: asyncio.Future[Judgement]) -> None:
@@ -131,6 +136,8 @@ class Judge:
                 return Judgement(VerdictStatus(reply.body["status"]), reply.body["reason"])
             if reply.kind is ReplyKind.LOST:
                 return Judgement(VerdictStatus.UNSCORABLE, "the worker was lost twice")
+            if reply.kind is ReplyKind.STARVED:
+                return Judgement(VerdictStatus.UNSCORABLE, "the machine is too busy to compare the answer")
             problem = await self.check_gold(pending.gold, pending.verifier)
         except InfrastructureError as error:
             return Judgement(VerdictStatus.UNSCORABLE, str(error))
@@ -139,10 +146,12 @@ class Judge:
         return _fault_of_response(reply)
 
     async def _run_twice(self, job: dict[str, object]) -> Reply:
-        """Runs a job, and once more in a fresh worker when the first one died."""
+        """Runs a job, and once more in a fresh worker when the first one died or got no CPU."""
         reply = await self._pool.run(job)
         if reply.kind in (ReplyKind.LOST, ReplyKind.FAULT):
             reply = await self._pool.run(job)
+        if reply.kind is ReplyKind.STARVED:
+            reply = await self._pool.run(job, patience=_BUSY_PATIENCE)
         return reply
 
 

@@ -24,10 +24,13 @@ def items_of(node: n.Node) -> tuple[n.Node, ...]:
 
 def literal(text: str) -> n.Number:
     """A number from its digits."""
+    text, _, power = text.lower().partition("e")
     whole, point, after = text.partition(".")
     if len(text) > _MAX_LITERAL_DIGITS:
         raise ParseError("a number with too many digits")
     value = Fraction(int((whole + after) or "0"), 10 ** len(after))
+    if power:  # 1.5e8
+        return n.Number(value * Fraction(10) ** int(power))
     return n.Number(value, len(after) if point and after else None, len((whole + after).lstrip("0")))
 
 

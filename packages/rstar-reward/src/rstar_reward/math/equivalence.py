@@ -67,7 +67,8 @@ def unusable_gold(gold: str) -> str | None:
         return None
     from rstar_reward.math.symbolic import symbolic_parse
 
-    return None if symbolic_parse(reference) else "it cannot be read as a mathematical answer"
+    valued = any(character.isalnum() for character in reference)
+    return None if valued and symbolic_parse(reference) else "it cannot be read as a mathematical answer"
 
 
 def _parsed(text: str, thousands: bool) -> n.Node | None:

@@ -54,6 +54,8 @@ class ReplyKind(Enum):
 
     DONE = "done"
     TIMEOUT = "timeout"
+    STARVED = "starved"
+    """The time ran out, but the machine gave the worker less than half of it."""
     MEMORY = "memory"
     """The worker ran into its memory limit."""
     RECURSION = "recursion"
@@ -96,6 +98,21 @@ class _Worker:
         if self.pidfd >= 0:
             os.close(self.pidfd)
             self.pidfd = -1
+
+
+def _timed_out(cpu_seconds: float, deadline: float) -> Reply:
+    """Blames the job only for time that it was given."""
+    return Reply(ReplyKind.TIMEOUT if cpu_seconds >= deadline / 2 else ReplyKind.STARVED)
+
+
+def _cpu_seconds(pid: int) -> float:
+    """CPU time of a process so far; 0 where that cannot be known."""
+    try:
+        with open(f"/proc/{pid}/stat", encoding="ascii") as stat:
+            fields = stat.read().rpartition(")")[2].split()
+        return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+    except (OSError, ValueError, IndexError):
+        return 0.0
 
 
 class WorkerPool:
@@ -146,19 +163,28 @@ class WorkerPool:
         """Process id of the zygote."""
         return self._zygote.pid if self._zygote else None
 
-    async def run(self, job: dict[str, Any]) -> Reply:
+    async def run(self, job: dict[str, Any], patience: float = 1.0) -> Reply:
         """Runs one job; waits for an idle worker first, which does not count against its deadline.
+
+        Args:
+            job: what the worker is to do.
+            patience: multiplies deadline and kill time.
 
         Raises:
             ServiceUnavailableError: no worker can be started.
         """
         worker = await self._take()
         reply, usable = Reply(ReplyKind.LOST), False
+        deadline = self.settings.deadline_seconds * patience
+        cpu_before = _cpu_seconds(worker.pid)
         try:
-            reply = await asyncio.wait_for(self._exchange(worker, job), self.settings.kill_seconds)
+            exchange = self._exchange(worker, {**job, "deadline": deadline})
+            reply = await asyncio.wait_for(exchange, self.settings.kill_seconds * patience)
             usable = reply.kind not in (ReplyKind.LOST, ReplyKind.FAULT) and not reply.body.get("last")
+            if reply.kind is ReplyKind.TIMEOUT:
+                reply = _timed_out(reply.body.get("cpu_seconds", deadline), deadline)
         except asyncio.TimeoutError:
-            reply = Reply(ReplyKind.TIMEOUT)
+            reply = _timed_out(_cpu_seconds(worker.pid) - cpu_before, deadline)
         finally:
             # A cancelled job leaves its worker in the middle of something.
             if usable:
@@ -185,7 +211,7 @@ class WorkerPool:
 
     async def _exchange(self, worker: _Worker, job: dict[str, Any]) -> Reply:
         try:
-            worker.writer.write(_wire.pack({**job, "deadline": self.settings.deadline_seconds}))
+            worker.writer.write(_wire.pack(job))
             await worker.writer.drain()
             header = await worker.reader.readexactly(_wire.HEADER.size)
             body = json.loads(await worker.reader.readexactly(_wire.HEADER.unpack(header)[0]))

@@ -67,7 +67,14 @@ class AgentLoop:
         if self._tools is None and tools.enabled:
             tools = ToolSettings(False, tools.wall_seconds, tools.memory_bytes)
         policy = RolloutPolicy(
-            self.chat_format, self.tokenizer, specs, sampling, limits, tools, self.engine.name
+            self.chat_format,
+            self.tokenizer,
+            specs,
+            sampling,
+            limits,
+            tools,
+            self.engine.name,
+            self.engine.max_model_tokens,
         )
         jobs = [
             RolloutJob(problem.problem_id, problem.group_id, problem.prompt, problem.first_sample_index + index)

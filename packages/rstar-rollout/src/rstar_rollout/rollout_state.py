@@ -50,6 +50,7 @@ class RolloutPolicy:
     limits: RolloutLimits
     tools: ToolSettings
     engine: str
+    max_model_tokens: int | None = None
 
 
 @dataclass(frozen=True)
@@ -99,7 +100,9 @@ class RolloutState:
 
     @property
     def _remaining(self) -> int:
-        return self._policy.limits.remaining(self._prompt_tokens, len(self._ledger) - self._prompt_tokens)
+        room = self._policy.limits.remaining(self._prompt_tokens, len(self._ledger) - self._prompt_tokens)
+        longest = self._policy.max_model_tokens
+        return room if longest is None else min(room, longest - len(self._ledger))
 
     def next_request(self) -> GenerationRequest | None:
         """The next turn to generate; None when the rollout has ended, perhaps just now for lack of room."""

@@ -41,10 +41,9 @@ def request(index: int = 0, **changes: object) -> GenerationRequest:
 
 
 def checksum_of(folder: Path) -> str:
-    from rstar_model.weights import state_checksum
-    from rstar_rollout.engines.weight_files import read_tensors
+    from rstar_rollout.engines.weight_files import folder_checksum
 
-    return state_checksum(read_tensors(folder))
+    return folder_checksum(folder)
 
 
 @pytest.fixture(

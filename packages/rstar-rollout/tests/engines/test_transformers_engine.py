@@ -162,14 +162,13 @@ async def test_tokens_do_not_depend_on_the_place_in_the_batch(tiny_model: Path):
 
 async def test_update_drops_every_cache(tiny_model: Path, other_model: Path):
     """Second turns after an update must not read keys and values of the old weights."""
-    from rstar_model.weights import state_checksum
-    from rstar_rollout.engines.weight_files import read_tensors
+    from rstar_rollout.engines.weight_files import folder_checksum
 
     engine = await started(tiny_model)
     first = requests(4, stop_ids=frozenset(range(200)), max_new_tokens=60)
     results = await engine.generate_batch(first)
     await engine.begin_weight_update(2, WeightSource(str(other_model)))
-    await engine.commit_weight_update(2, state_checksum(read_tensors(other_model)))
+    await engine.commit_weight_update(2, folder_checksum(other_model))
     longer = {
         i: (*a.token_ids, *b.token_ids, 70, 71)
         for i, (a, b) in enumerate(zip(first, results, strict=True))
@@ -182,12 +181,11 @@ async def test_update_drops_every_cache(tiny_model: Path, other_model: Path):
 
 
 async def test_update_reaches_packed_bfloat16_layers(tiny_model: Path, other_model: Path):
-    from rstar_model.weights import state_checksum
-    from rstar_rollout.engines.weight_files import read_tensors
+    from rstar_rollout.engines.weight_files import folder_checksum
 
     updated = await started(tiny_model, dtype="bfloat16")
     await updated.begin_weight_update(2, WeightSource(str(other_model)))
-    await updated.commit_weight_update(2, state_checksum(read_tensors(other_model)))
+    await updated.commit_weight_update(2, folder_checksum(other_model))
     fresh = await started(other_model, dtype="bfloat16")
     asked = requests(3)
     one, two = await updated.generate_batch(asked), await fresh.generate_batch(asked)

@@ -118,6 +118,9 @@ class Engine(Protocol):
     deterministic: bool
     """True: the caller sends whole rounds through `generate_batch`, and equal rounds give equal results."""
 
+    max_model_tokens: int | None
+    """Longest sequence, prompt included; None: no limit. Known after `start`."""
+
     async def start(self) -> None:
         """Load the weights; nothing else may be called before this has returned."""
 

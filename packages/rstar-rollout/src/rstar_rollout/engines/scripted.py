@@ -50,6 +50,7 @@ class ScriptedEngine:
         self._pending: int | None = None
         self._doubt = ""
         self._tokens = 0
+        self.max_model_tokens: int | None = None
         self.requests: list[GenerationRequest] = []
         self.released: set[str] = set()
 

@@ -66,6 +66,7 @@ class TransformersEngine:
         if self._settings.max_batch < 1:
             raise UserInputError("max_batch", self._settings.max_batch, "a whole number from 1")
         self.deterministic = self._settings.deterministic
+        self.max_model_tokens: int | None = None
         self._worker = _Worker(self._settings.deterministic)
         self._checksum = ""
         self._version = 0
@@ -90,6 +91,7 @@ class TransformersEngine:
             torch.set_num_threads(self._settings.threads)
         loaded = load_model(self._folder, self._settings.dtype, self._settings.device)
         self._model = loaded.model
+        self.max_model_tokens = loaded.max_tokens
         self._worker.batch = ContinuousBatch(
             loaded.model,
             max_batch=self._settings.max_batch,

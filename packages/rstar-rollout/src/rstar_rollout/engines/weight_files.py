@@ -15,7 +15,7 @@ from rstar_rollout.engines.base import WeightUpdateError
 from rstar_rollout.engines.packed_linear import pack_linears, repack
 from rstar_rollout.engines.pool_attention import ATTENTION_NAME
 
-__all__ = ["LoadedModel", "load_model", "read_tensors", "take_weights"]
+__all__ = ["LoadedModel", "folder_checksum", "folder_version", "load_model", "take_weights"]
 
 
 @dataclass(frozen=True)
@@ -25,6 +25,8 @@ class LoadedModel:
     model: torch.nn.Module
     version: int
     checksum: str
+    max_tokens: int | None
+    """Positions the model was made for."""
 
 
 def load_model(folder: Path, dtype: str, device: str) -> LoadedModel:
@@ -45,12 +47,21 @@ def load_model(folder: Path, dtype: str, device: str) -> LoadedModel:
         raise UserInputError("model folder", str(folder), f"a loadable model ({error})") from error
     model = model.to(device).eval().requires_grad_(False)
     pack_linears(model)
-    manifest = read_manifest(folder) if (folder / MANIFEST_NAME).is_file() else None
-    checksum = state_checksum(read_tensors(folder))
-    return LoadedModel(model, manifest.version if manifest else 0, checksum)
+    positions = getattr(model.config, "max_position_embeddings", None)
+    return LoadedModel(model, folder_version(folder), folder_checksum(folder), positions)
 
 
-def read_tensors(folder: Path) -> dict[str, torch.Tensor]:
+def folder_version(folder: Path) -> int:
+    """The weight version that the folder's manifest states; 0 without one."""
+    return read_manifest(folder).version if (folder / MANIFEST_NAME).is_file() else 0
+
+
+def folder_checksum(folder: Path) -> str:
+    """`state_checksum` of the folder's tensors as stored."""
+    return state_checksum(_read_tensors(folder))
+
+
+def _read_tensors(folder: Path) -> dict[str, torch.Tensor]:
     """All tensors of the folder's safetensors files, as stored."""
     tensors: dict[str, torch.Tensor] = {}
     for path in sorted(folder.glob("*.safetensors")):
@@ -67,7 +78,7 @@ def take_weights(model: torch.nn.Module, folder: Path, checksum: str) -> None:
     Raises:
         WeightUpdateError: other bytes than the sender had, or tensors that do not fit the model.
     """
-    tensors = read_tensors(folder)
+    tensors = _read_tensors(folder)
     found = state_checksum(tensors)
     if found != checksum:
         raise WeightUpdateError(f"checksum of {folder} is {found}, the sender's is {checksum}")

@@ -9,11 +9,16 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from typing import Any
 
 import grpc.aio
+import hypothesis
 import pytest
 
 from rstar_protos.sandbox.v1 import sandbox_pb2_grpc
 from rstar_protos.service import open_channel
 from rstar_sandbox import Sandbox
+
+# Machines differ in speed; what is tested here is not how fast an example is.
+hypothesis.settings.register_profile("sandbox", deadline=None)
+hypothesis.settings.load_profile("sandbox")
 
 
 @pytest.fixture(scope="session")

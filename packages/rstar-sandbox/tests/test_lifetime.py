@@ -91,9 +91,7 @@ async def test_killed_slots_are_replaced_and_their_calls_run_again(pool: WorkerP
     assert pool.zygote_restarts == 0
 
 
-async def test_a_call_whose_slots_keep_dying_is_unavailable_and_not_the_programs_fault(
-    pool: WorkerPool, until: Until
-) -> None:
+async def test_a_call_whose_slots_keep_dying_is_unavailable(pool: WorkerPool) -> None:
     call = asyncio.ensure_future(pool.run(_job("import time; time.sleep(60)")))
     while not call.done():
         if pool.running and pool.zygote_pid is not None:
@@ -107,12 +105,13 @@ async def test_a_call_whose_slots_keep_dying_is_unavailable_and_not_the_programs
 async def test_a_stopped_slot_does_not_hold_a_call_for_ever(
     pool: WorkerPool, until: Until, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("rstar_sandbox.pool._ANSWER_GRACE_SECONDS", -9.5)
-    call = asyncio.ensure_future(pool.run(_job("import time; time.sleep(0.3); 'done'")))
+    monkeypatch.setattr("rstar_sandbox.pool._ANSWER_GRACE_SECONDS", -7.0)
+    call = asyncio.ensure_future(pool.run(_job("import time; time.sleep(0.1); 'done'")))
     await until(lambda: pool.running and _programs(pool))
     assert pool.zygote_pid is not None
     for slot in _children(pool.zygote_pid):
-        os.kill(slot, signal.SIGSTOP)
+        if _children(slot):
+            os.kill(slot, signal.SIGSTOP)
     assert (await call).outcome.value == "'done'"
 
 

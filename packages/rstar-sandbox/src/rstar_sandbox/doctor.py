@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import platform
 import subprocess
@@ -11,7 +12,7 @@ from typing import Any
 
 from rstar_sandbox.isolation import Plan
 
-__all__ = ["examine"]
+__all__ = ["examine", "probe_apart"]
 
 _SELF_TEST = {
     "a value": ("2 + 3", "ok"),
@@ -26,7 +27,7 @@ def examine() -> dict[str, Any]:
     from rstar_sandbox.limits import Limits
     from rstar_sandbox.sandbox import Sandbox
 
-    plan = _probe()
+    plan = probe_apart()
     findings: dict[str, Any] = {
         "python": platform.python_version(),
         "kernel": platform.release(),
@@ -51,10 +52,9 @@ def examine() -> dict[str, Any]:
     return findings
 
 
-def _probe() -> Plan:
+def probe_apart() -> Plan:
     """The probe forks, so it gets a process of its own, without gRPC's threads."""
     program = "import json; from rstar_sandbox.isolation import probe; print(json.dumps(probe().to_dict()))"
-    import json
 
     answer = subprocess.run([sys.executable, "-c", program], capture_output=True, check=True)  # noqa: S603
     return Plan(**json.loads(answer.stdout))

@@ -26,6 +26,7 @@ _ANSWER_GRACE_SECONDS = 15.0
 _CANCEL_SECONDS = 10.0
 _RESTART_DELAYS = (0.0, 0.1, 0.5, 1.0, 2.0, 5.0)
 _STABLE_SECONDS = 10.0
+_DEATH_NOTICE_SECONDS = 2.0
 
 
 class PoolFullError(Exception):
@@ -59,8 +60,8 @@ class SlotConnection:
     number: int
     reader: asyncio.StreamReader
     writer: asyncio.StreamWriter
-    gone: asyncio.Future[None] = field(repr=False)
-    """Done when the zygote says that the slot ended."""
+    gone: asyncio.Future[bool] = field(repr=False)
+    """Done when the slot has ended: True when the zygote lives on and says so."""
     generation: int
 
     async def exchange(self, frame: dict[str, Any]) -> dict[str, Any] | None:
@@ -232,15 +233,16 @@ class WorkerPool:
 
     async def _died_alone(self, slot: SlotConnection) -> bool:
         """Whether the zygote outlived the slot and says so."""
-        with contextlib.suppress(asyncio.TimeoutError):
-            await asyncio.wait_for(asyncio.shield(slot.gone), 2.0)
-        return slot.gone.done() and not slot.gone.cancelled()
+        done, _ = await asyncio.wait({slot.gone}, timeout=_DEATH_NOTICE_SECONDS)
+        return bool(done) and slot.gone.result()
 
     async def _acquire(self, wait_for_room: bool) -> SlotConnection:
         while self._idle:
             slot = self._idle.popleft()
             if slot.generation == self._generation and not slot.reader.at_eof():
                 return slot
+        if self._stopping:
+            raise SlotLostError(alone=False)
         # While the slots are being made, those whom they will take at once are no queue yet.
         coming = 0 if self._ready.is_set() else self.settings.slots
         if not wait_for_room and self.queued >= self.settings.queue_limit + coming:
@@ -318,7 +320,7 @@ class WorkerPool:
         if slot is None:
             return
         if not slot.gone.done():
-            slot.gone.set_result(None)
+            slot.gone.set_result(True)
         with contextlib.suppress(ValueError):
             self._idle.remove(slot)
         slot.writer.close()
@@ -337,12 +339,14 @@ class WorkerPool:
         number, generation = self._next_slot, self._generation
         connection = self._zygote.ask_for_slot(number)
         reader, writer = await asyncio.open_connection(sock=connection)
-        gone: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        gone: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
         return SlotConnection(number, reader, writer, gone, generation)
 
     def _drop_connections(self) -> None:
         for slot in self._connections.values():
             slot.writer.close()
+            if not slot.gone.done():
+                slot.gone.set_result(False)
         self._connections.clear()
         self._idle.clear()
 

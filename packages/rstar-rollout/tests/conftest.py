@@ -25,7 +25,7 @@ def write_tokenizer(folder: Path) -> None:
     tokenizer.add_special_tokens([tokenizers.AddedToken(text, special=True) for text in SPECIAL])
     tokenizer.save(str(folder / "tokenizer.json"))
     (folder / "tokenizer_config.json").write_text(
-        json.dumps({"eos_token": "<|im_end|>", "tokenizer_class": "PreTrainedTokenizerFast"})
+        json.dumps({"eos_token": "<|endoftext|>", "tokenizer_class": "PreTrainedTokenizerFast"})
     )
 
 

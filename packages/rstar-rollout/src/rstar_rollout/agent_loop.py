@@ -13,12 +13,13 @@ from collections.abc import AsyncIterator, Sequence
 
 from rstar_model.chat_format import ChatFormat
 from rstar_model.tokenizer import Tokenizer
+from rstar_model.tools import ToolSpec
 from rstar_model.trajectory import Trajectory
 from rstar_model.types import EndReason, ToolStatus
 from rstar_rollout.engines.base import Engine, EngineError, GenerationRequest
 from rstar_rollout.limits import ProblemRequest, RolloutLimits, SamplingSettings, ToolSettings
 from rstar_rollout.rollout_state import PlannedCall, RolloutJob, RolloutPolicy, RolloutState
-from rstar_rollout.tool_executor import ToolExecutor, ToolResult
+from rstar_rollout.tool_executor import ToolExecutor, ToolInvocation, ToolResult
 
 __all__ = ["AgentLoop", "RolloutBatch"]
 
@@ -63,13 +64,12 @@ class AgentLoop:
         tools: ToolSettings,
     ) -> RolloutBatch:
         """Prepare the rollouts of a request; iterate over the result to run them."""
-        specs = self._tools.specs if self._tools is not None else ()
         if self._tools is None and tools.enabled:
             tools = ToolSettings(False, tools.wall_seconds, tools.memory_bytes)
         policy = RolloutPolicy(
             self.chat_format,
             self.tokenizer,
-            specs,
+            self.specs,
             sampling,
             limits,
             tools,
@@ -83,6 +83,11 @@ class AgentLoop:
         ]
         return RolloutBatch(self, jobs, policy, self._max_rollouts)
 
+    @property
+    def specs(self) -> tuple[ToolSpec, ...]:
+        """The tools that a policy can be offered."""
+        return self._tools.specs if self._tools is not None else ()
+
     async def run_calls(self, calls: Sequence[PlannedCall]) -> list[ToolResult]:
         """Run the calls of one turn at once; results in the order of the calls."""
         return list(await asyncio.gather(*(self._run_call(call) for call in calls)))
@@ -90,10 +95,16 @@ class AgentLoop:
     async def _run_call(self, call: PlannedCall) -> ToolResult:
         if call.answer is not None:
             return call.answer
-        if call.invocation is None or self._tools is None:
+        if call.invocation is None:
+            raise RuntimeError("a planned call is either answered or to be run")
+        return await self.run_tool(call.invocation)
+
+    async def run_tool(self, invocation: ToolInvocation) -> ToolResult:
+        """Run one call when a slot is free."""
+        if self._tools is None:
             return ToolResult(ToolStatus.UNAVAILABLE, "", detail="no tool executor")
         async with self._tool_slots:
-            return await self._tools.execute(call.invocation)
+            return await self._tools.execute(invocation)
 
 
 class RolloutBatch:

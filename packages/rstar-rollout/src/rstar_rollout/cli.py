@@ -24,7 +24,7 @@ app = typer.Typer(
 # typer on Python 3.10 reads Optional, not X | None, in annotations that are strings.
 OptionalPath = Optional[Path]  # noqa: UP045
 OptionalInt = Optional[int]  # noqa: UP045
-OptionalStr = Optional[str]  # noqa: UP045
+OptionalFloat = Optional[float]  # noqa: UP045
 
 Listen = Annotated[str, typer.Option(help="unix:/path or host:port; port 0: any free one.")]
 Tls = Annotated[OptionalPath, typer.Option(help="PEM file.")]
@@ -43,8 +43,17 @@ Deterministic = Annotated[
 ]
 Threads = Annotated[OptionalInt, typer.Option(help="CPU threads of the model; none: torch's choice.")]
 MaxBatch = Annotated[int, typer.Option(help="Sequences generated at once.")]
-KvGib = Annotated[float, typer.Option(help="Memory for the KV cache of running sequences, GiB.")]
+KvGib = Annotated[
+    OptionalFloat, typer.Option(help="Memory for the KV cache of running sequences, GiB; none: 3, or vLLM's choice.")
+]
 Device = Annotated[str, typer.Option(help="torch device of the transformers engine.")]
+
+Temperature = Annotated[float, typer.Option(help="Sampling temperature; 0: greedy.")]
+TopP = Annotated[float, typer.Option(help="Nucleus sampling; 1: off.")]
+TopK = Annotated[int, typer.Option(help="Top-k sampling; 0: off.")]
+Seed = Annotated[int, typer.Option(help="Seed of the sampling noise.")]
+MaxTurns = Annotated[int, typer.Option(help="Assistant turns of a rollout.")]
+ToolSeconds = Annotated[float, typer.Option(help="Wall clock limit of a tool call, seconds.")]
 
 
 @app.command()
@@ -68,7 +77,7 @@ def serve(
     deterministic: Deterministic = True,
     threads: Threads = None,
     max_batch: MaxBatch = 96,
-    kv_gib: KvGib = 3.0,
+    kv_gib: KvGib = None,
     device: Device = "cpu",
     max_model_tokens: Annotated[OptionalInt, typer.Option(help="vLLM: longest sequence.")] = None,
     tensor_parallel: Annotated[int, typer.Option(help="vLLM: GPUs per engine.")] = 1,
@@ -117,6 +126,92 @@ def serve_sampling(
         listen, tls_cert, tls_key, tls_client_ca, token_file, metrics_port, watch_parent
     )
     asyncio.run(serve_service(settings))
+
+
+@app.command()
+def generate(
+    model: Model,
+    problems: Annotated[Path, typer.Option(help='JSONL, {"problem": ..., "problem_id": ...} a line.')],
+    out: Annotated[Path, typer.Option(help="JSONL of trajectories to write.")],
+    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace an existing output file.")] = False,
+    samples: Annotated[int, typer.Option(help="Rollouts per problem.")] = 1,
+    temperature: Temperature = 1.0,
+    top_p: TopP = 1.0,
+    top_k: TopK = 0,
+    seed: Seed = 0,
+    max_turns: MaxTurns = 10,
+    max_response_tokens: Annotated[int, typer.Option(help="Tokens after the prompt.")] = 8192,
+    max_tool_output_tokens: Annotated[int, typer.Option(help="Of one tool response; 0: no limit.")] = 1024,
+    tool_seconds: ToolSeconds = 5.0,
+    sandbox: Sandbox = "embedded",
+    engine: EngineType = "transformers",
+    chat_format: Format = "rstar",
+    dtype: Dtype = "bfloat16",
+    deterministic: Deterministic = True,
+    threads: Threads = None,
+    max_batch: MaxBatch = 96,
+    kv_gib: KvGib = None,
+    device: Device = "cpu",
+) -> None:
+    """Make trajectories for a file of problems."""
+    from rstar_rollout.embedded_sandbox import sandbox_endpoint
+    from rstar_rollout.generate import GenerateJob, read_problems
+    from rstar_rollout.generate import generate as run_job
+    from rstar_rollout.limits import RolloutLimits, SamplingSettings, ToolSettings
+    from rstar_rollout.serving import EngineOptions, RolloutOptions
+
+    job = GenerateJob(
+        problems=problems,
+        out=out,
+        samples=samples,
+        sampling=SamplingSettings(temperature, top_p, top_k, seed),
+        limits=RolloutLimits(
+            max_turns, max_response_tokens, max_tool_output_tokens=max_tool_output_tokens
+        ),
+        tools=ToolSettings(sandbox != "none", tool_seconds),
+        overwrite=overwrite,
+    )
+    read_problems(problems, samples)  # a bad file is refused before a sandbox is started
+    options = EngineOptions(engine, dtype, deterministic, threads, max_batch, kv_gib, device)
+    with sandbox_endpoint(sandbox) as endpoint:
+        asyncio.run(run_job(RolloutOptions(model, options, chat_format, endpoint), job))
+
+
+@app.command()
+def chat(
+    model: Model,
+    temperature: Temperature = 0.6,
+    top_p: TopP = 1.0,
+    top_k: TopK = 0,
+    seed: Seed = 0,
+    max_turns: MaxTurns = 10,
+    max_new_tokens: Annotated[int, typer.Option(help="Of one turn.")] = 1024,
+    tool_seconds: ToolSeconds = 5.0,
+    sandbox: Sandbox = "embedded",
+    engine: EngineType = "transformers",
+    chat_format: Format = "rstar",
+    dtype: Dtype = "bfloat16",
+    threads: Threads = None,
+    device: Device = "cpu",
+) -> None:
+    """Talk to a policy; its tool calls and their results are shown. Reads lines when input is piped."""
+    from rstar_rollout.chat import chat as run_chat
+    from rstar_rollout.embedded_sandbox import sandbox_endpoint
+    from rstar_rollout.limits import SamplingSettings, ToolSettings
+    from rstar_rollout.serving import EngineOptions, RolloutOptions
+
+    sampling = SamplingSettings(temperature, top_p, top_k, seed)
+    options = EngineOptions(type=engine, dtype=dtype, threads=threads, max_batch=1, device=device)
+    with sandbox_endpoint(sandbox, slots=2) as endpoint:
+        asyncio.run(
+            run_chat(
+                RolloutOptions(model, options, chat_format, endpoint),
+                sampling,
+                ToolSettings(endpoint is not None, tool_seconds),
+                max_turns=max_turns,
+                max_new_tokens=max_new_tokens,
+            )
+        )
 
 
 def main() -> None:

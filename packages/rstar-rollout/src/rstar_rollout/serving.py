@@ -19,7 +19,7 @@ from rstar_rollout.sampling_service import SamplingServicer
 from rstar_rollout.service import RolloutServicer
 from rstar_rollout.tool_executor import SandboxToolExecutor
 
-__all__ = ["ENGINES", "EngineOptions", "RolloutOptions", "build_engine", "serve_rollout", "serve_sampling"]
+__all__ = ["ENGINES", "EngineOptions", "RolloutOptions", "RolloutParts", "build_engine", "serve_rollout", "serve_sampling"]
 
 ENGINES = ("transformers", "vllm")
 
@@ -33,7 +33,8 @@ class EngineOptions:
     deterministic: bool = True
     threads: int | None = None
     max_batch: int = 96
-    kv_gib: float = 3.0
+    kv_gib: float | None = None
+    """None: 3 for transformers, for vLLM see its settings."""
     device: str = "cpu"
     max_model_tokens: int | None = None
     tensor_parallel: int = 1
@@ -83,7 +84,7 @@ def build_engine(model: Path, options: EngineOptions) -> Engine:
             dtype=options.dtype,
             deterministic=options.deterministic,
             max_batch=options.max_batch,
-            kv_gib=options.kv_gib,
+            kv_gib=options.kv_gib if options.kv_gib is not None else TransformersSettings.kv_gib,
             threads=options.threads,
             device=options.device,
         ),

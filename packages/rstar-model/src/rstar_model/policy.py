@@ -30,7 +30,6 @@ _TOKENIZER_FILES = (
     "merges.txt",
     "chat_template.jinja",
     "chat_template.json",
-    "rstar_source.json",
 )
 
 

@@ -27,6 +27,7 @@ __all__ = [
     "model_tensors",
     "parameter_checksums",
     "read_manifest",
+    "replace_folder",
     "state_checksum",
     "tensor_checksum",
     "write_weights",
@@ -115,6 +116,8 @@ def write_weights(policy: Policy, folder: str | Path, version: int, dtype: str =
     partial = folder.with_name(f".{folder.name}.{uuid.uuid4().hex}")
     try:
         policy.model.save_pretrained(partial, state_dict=state)
+        for path in partial.glob("*.safetensors"):
+            path.chmod(0o644)  # written privately; an engine may run as another user
         _store_dtype(partial / "config.json", dtype)
         copy_tokenizer_files(policy.source, partial)
         _write_manifest(partial, manifest)

@@ -21,6 +21,7 @@ BRUTE_FORCE = {
     "leftover": lambda p: len(range(p["a"])[p["a"] // p["b"] * p["b"] :]),
     "multiples": lambda p: sum(i for i in range(1, p["n"] + 1) if i % p["k"] == 0),
     "digits": lambda p: sum(int(d) for d in str(p["n"])),
+    "counting": lambda p: len([i for i in range(1, p["n"] + 1) if i % p["a"] == 0 and i % p["b"] != 0]),
     "power": lambda p: p["a"] ** p["b"] % p["m"],
     "tickets": lambda p: sum([p["b"]] * p["a"]) + sum([p["d"]] * p["c"]),
 }

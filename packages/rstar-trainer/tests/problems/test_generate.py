@@ -89,7 +89,7 @@ def test_other_seeds_give_other_problems():
         ({"split": "train", "count": 1, "seed": 0, "tag": "unseen_family"}, "split.*heldout"),
         ({"split": "sft", "count": 1, "seed": 0, "families": ["tickets"]}, "families"),
         ({"split": "sft", "count": 1, "seed": 0, "families": ["sudoku"]}, "family.*sudoku"),
-        ({"split": "heldout", "count": 10**6, "seed": 0, "families": ["multiples"]}, "multiples"),
+        ({"split": "heldout", "count": 10**6, "seed": 0, "families": ["counting"]}, "counting"),
     ],
 )
 def test_bad_input_names_the_field(arguments, message):

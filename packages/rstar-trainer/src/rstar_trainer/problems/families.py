@@ -6,6 +6,7 @@ line, because every prompt token is paid for in each rollout and each training s
 
 from __future__ import annotations
 
+import math
 import random
 
 from rstar_protos.errors import UserInputError
@@ -41,7 +42,12 @@ def _range_multiples(rng: random.Random) -> dict[str, int]:
 
 
 def _long_number(rng: random.Random) -> dict[str, int]:
-    return {"n": rng.randint(10**6, 10**9)}
+    return {"n": rng.randint(10**10, 10**15)}
+
+
+def _range_condition(rng: random.Random) -> dict[str, int]:
+    a = rng.choice((3, 4, 6, 7, 8, 9))
+    return {"n": rng.randint(300, 2_999), "a": a, "b": rng.choice([b for b in (5, 10, 11, 13) if b != a])}
 
 
 def _power(rng: random.Random) -> dict[str, int]:
@@ -69,7 +75,12 @@ FAMILIES: tuple[Family, ...] = (
         ),
         sample=_two_terms,
         solve=lambda p: p["a"] + p["b"],
-        codes=("print({a} + {b})", "total = {a} + {b}\nprint(total)"),
+        codes=(
+            "print({a} + {b})",
+            "a = {a}\nb = {b}\nprint(a + b)",
+            "total = {a} + {b}\nprint(total)",
+            "{a} + {b}",
+        ),
     ),
     Family(
         name="product",
@@ -82,7 +93,12 @@ FAMILIES: tuple[Family, ...] = (
         ),
         sample=_factors,
         solve=lambda p: p["a"] * p["b"],
-        codes=("print({a} * {b})", "result = {a} * {b}\nprint(result)"),
+        codes=(
+            "print({a} * {b})",
+            "a = {a}\nb = {b}\nprint(a * b)",
+            "result = {a} * {b}\nprint(result)",
+            "{a} * {b}",
+        ),
     ),
     Family(
         name="boxes",
@@ -95,7 +111,12 @@ FAMILIES: tuple[Family, ...] = (
         ),
         sample=_boxes,
         solve=lambda p: p["a"] * p["b"] + p["c"],
-        codes=("print({a} * {b} + {c})", "total = {a} * {b} + {c}\nprint(total)"),
+        codes=(
+            "print({a} * {b} + {c})",
+            "total = {a} * {b}\ntotal += {c}\nprint(total)",
+            "packed = {a} * {b}\nprint(packed + {c})",
+            "{a} * {b} + {c}",
+        ),
     ),
     Family(
         name="spending",
@@ -108,7 +129,12 @@ FAMILIES: tuple[Family, ...] = (
         ),
         sample=_spending,
         solve=lambda p: p["a"] - p["b"] * p["c"],
-        codes=("print({a} - {b} * {c})", "left = {a} - {b} * {c}\nprint(left)"),
+        codes=(
+            "print({a} - {b} * {c})",
+            "left = {a}\nleft -= {b} * {c}\nprint(left)",
+            "used = {b} * {c}\nprint({a} - used)",
+            "{a} - {b} * {c}",
+        ),
     ),
     Family(
         name="leftover",
@@ -122,7 +148,12 @@ FAMILIES: tuple[Family, ...] = (
         ),
         sample=_packing,
         solve=lambda p: p["a"] - p["b"] * (p["a"] // p["b"]),
-        codes=("print({a} % {b})", "left = {a} % {b}\nprint(left)"),
+        codes=(
+            "print({a} % {b})",
+            "a = {a}\nb = {b}\nprint(a % b)",
+            "left = {a} % {b}\nprint(left)",
+            "{a} % {b}",
+        ),
         unseen_wordings=frozenset({4}),
     ),
     Family(
@@ -136,7 +167,12 @@ FAMILIES: tuple[Family, ...] = (
         ),
         sample=_range_multiples,
         solve=lambda p: p["k"] * (p["n"] // p["k"]) * (p["n"] // p["k"] + 1) // 2,
-        codes=("print(sum(range({k}, {n} + 1, {k})))", "total = sum(range({k}, {n} + 1, {k}))\nprint(total)"),
+        codes=(
+            "print(sum(i for i in range(1, {n} + 1) if i % {k} == 0))",
+            "total = 0\nfor i in range(1, {n} + 1):\n    if i % {k} == 0:\n        total += i\nprint(total)",
+            "print(sum(range({k}, {n} + 1, {k})))",
+            "sum(i for i in range({n} + 1) if i % {k} == 0)",
+        ),
     ),
     Family(
         name="digits",
@@ -149,7 +185,30 @@ FAMILIES: tuple[Family, ...] = (
         ),
         sample=_long_number,
         solve=lambda p: sum(p["n"] // 10**i % 10 for i in range(16)),
-        codes=("print(sum(map(int, str({n}))))", "total = sum(map(int, str({n})))\nprint(total)"),
+        codes=(
+            "print(sum(int(d) for d in str({n})))",
+            "total = 0\nfor d in '{n}':\n    total += int(d)\nprint(total)",
+            "print(sum(map(int, '{n}')))",
+            "sum(int(d) for d in str({n}))",
+        ),
+    ),
+    Family(
+        name="counting",
+        level=3,
+        wordings=(
+            "How many integers from 1 to {n} are divisible by {a} but not by {b}?",
+            "Count the numbers from 1 to {n} that are multiples of {a} and not multiples of {b}.",
+            "From 1 to {n}, how many numbers can be divided by {a} but not by {b}?",
+            "How many multiples of {a} up to {n} are not multiples of {b}?",
+        ),
+        sample=_range_condition,
+        solve=lambda p: p["n"] // p["a"] - p["n"] // math.lcm(p["a"], p["b"]),
+        codes=(
+            "print(sum(1 for i in range(1, {n} + 1) if i % {a} == 0 and i % {b} != 0))",
+            "c = 0\nfor i in range(1, {n} + 1):\n    if i % {a} == 0 and i % {b} != 0:\n        c += 1\nprint(c)",
+            "print(len([i for i in range(1, {n} + 1) if i % {a} == 0 and i % {b}]))",
+            "sum(i % {a} == 0 and i % {b} != 0 for i in range(1, {n} + 1))",
+        ),
     ),
     Family(
         name="power",
@@ -162,7 +221,12 @@ FAMILIES: tuple[Family, ...] = (
         ),
         sample=_power,
         solve=lambda p: _modular_power(p["a"], p["b"], p["m"]),
-        codes=("print({a} ** {b} % {m})", "result = {a} ** {b} % {m}\nprint(result)"),
+        codes=(
+            "print({a} ** {b} % {m})",
+            "print(pow({a}, {b}, {m}))",
+            "x = {a} ** {b}\nprint(x % {m})",
+            "{a} ** {b} % {m}",
+        ),
     ),
     Family(
         name="tickets",

@@ -22,8 +22,21 @@ from rstar_trainer.problems.generate import Problem, generate
 
 __all__ = ["SftExample", "SftTurn", "run_trusted", "sft_examples"]
 
-_BEFORE_CALL = ("I will run code.", "Let me compute it.", "I use the tool.", "I run Python.")
-_AFTER_CALL = ("The tool gives {out}.", "The output is {out}.", "The result is {out}.")
+_BEFORE_CALL = (
+    "I will run code.",
+    "Let me compute it.",
+    "I use the tool.",
+    "Running Python for this.",
+    "Code will tell.",
+    "I compute this with Python.",
+)
+_AFTER_CALL = (
+    "The tool gives {out}.",
+    "The output is {out}.",
+    "The result is {out}.",
+    "It printed {out}.",
+    "Done: {out}.",
+)
 _ANSWERS = (
     "\\boxed{{{out}}}",
     "The answer is \\boxed{{{out}}}.",

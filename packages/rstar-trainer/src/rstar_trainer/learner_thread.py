@@ -62,7 +62,7 @@ class LearnerThread:
 def _load_learner(recipe: Recipe, model_dir: Path) -> Learner:
     keep_freed_memory()
     # Its bars would be drawn over the run's own.
-    transformers_logging.disable_progress_bar()
+    transformers_logging.disable_progress_bar()  # type: ignore[no-untyped-call]
     torch.manual_seed(derive_seed(recipe.seed, "torch"))
     if recipe.model.threads:
         torch.set_num_threads(recipe.model.threads)

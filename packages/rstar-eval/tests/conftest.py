@@ -10,6 +10,10 @@ from rstar_model.ledger import TokenLedger
 from rstar_model.trajectory import Segment, ToolCallRecord, Trajectory
 from rstar_model.types import EndReason, SpanKind, ToolStatus
 
+# Properties are about results; how long an example takes depends on what else the machine does.
+hypothesis.settings.register_profile("untimed", deadline=None)
+hypothesis.settings.load_profile("untimed")
+
 
 def _trajectory(
     problem_id="p",

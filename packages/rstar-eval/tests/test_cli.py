@@ -3,9 +3,11 @@
 import json
 import subprocess
 import sys
+from dataclasses import dataclass
 
 import pytest
 
+from rstar_eval.cli import main
 from rstar_eval.description import SAMPLES_FILE, Description
 from rstar_eval.problems import EvalProblem
 from rstar_eval.sample_log import SampleLog
@@ -13,9 +15,28 @@ from rstar_eval.settings import EvalSettings
 from rstar_model.types import EndReason
 
 
-def rstar_eval(*arguments):
-    command = [sys.executable, "-m", "rstar_eval", *map(str, arguments)]
-    return subprocess.run(command, capture_output=True, text=True, timeout=120, env={"COLUMNS": "200", "PATH": ""})
+@dataclass(frozen=True)
+class Done:
+    """How a command ended."""
+
+    returncode: int
+    stdout: str
+    stderr: str
+
+
+@pytest.fixture
+def rstar_eval(monkeypatch, capsys):
+    """Runs the command line in this process, on a wide terminal."""
+    monkeypatch.setenv("COLUMNS", "200")
+
+    def run(*arguments):
+        monkeypatch.setattr(sys, "argv", ["rstar-eval", *map(str, arguments)])
+        with pytest.raises(SystemExit) as caught:
+            main()
+        output = capsys.readouterr()
+        return Done(caught.value.code or 0, output.out, output.err)
+
+    return run
 
 
 @pytest.fixture
@@ -32,20 +53,20 @@ def stored(tmp_path, make_sample):
     return folder
 
 
-def test_report_shows_score_settings_and_warnings(stored):
+def test_report_shows_score_settings_and_warnings(rstar_eval, stored):
     done = rstar_eval("report", stored)
     assert done.returncode == 0, done.stderr
     for text in ("0.600", "0.6", "word", "20% of the samples were cut"):
         assert text in done.stdout
 
 
-def test_report_as_json_is_one_object_a_line(stored):
+def test_report_as_json_is_one_object_a_line(rstar_eval, stored):
     done = rstar_eval("report", stored, stored, "--json")
     lines = [json.loads(line) for line in done.stdout.splitlines()]
     assert [line["pass_at_1"] for line in lines] == [0.6, 0.6]
 
 
-def test_report_draws_a_picture(stored, tmp_path):
+def test_report_draws_a_picture(rstar_eval, stored, tmp_path):
     done = rstar_eval("report", stored, "--plot", tmp_path / "deep" / "scores.png")
     assert done.returncode == 0, done.stderr
     assert (tmp_path / "deep" / "scores.png").read_bytes().startswith(b"\x89PNG")
@@ -73,7 +94,7 @@ def test_report_draws_a_picture(stored, tmp_path):
         ),
     ],
 )
-def test_bad_input_is_one_line_and_exit_code_2(tmp_path, monkeypatch, arguments, named):
+def test_bad_input_is_one_line_and_exit_code_2(rstar_eval, tmp_path, monkeypatch, arguments, named):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "problems.jsonl").write_text('{"problem": "1+1?", "answer": "2", "id": "a"}\n')
     done = rstar_eval(*(argument.format(file="problems.jsonl") for argument in arguments))
@@ -85,7 +106,8 @@ def test_bad_input_is_one_line_and_exit_code_2(tmp_path, monkeypatch, arguments,
 
 
 def test_help_names_the_commands():
-    done = rstar_eval("--help")
+    command = [sys.executable, "-m", "rstar_eval", "--help"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120)
     assert done.returncode == 0
     assert "run" in done.stdout
     assert "report" in done.stdout

@@ -14,7 +14,7 @@ from rstar_eval.plot import plot_reports
 from rstar_eval.problems import load_problems
 from rstar_eval.report import Report
 from rstar_eval.run import EvaluationRun
-from rstar_eval.services import ServiceChoice
+from rstar_eval.services import NO_SANDBOX, ServiceChoice
 from rstar_eval.settings import EvalSettings
 from rstar_eval.table import report_table, tag_table, warnings
 from rstar_protos.cli import run as run_cli
@@ -61,8 +61,8 @@ def run(
     engine: Annotated[str, typer.Option(help="Engine of an embedded rollout service.")] = "transformers",
     dtype: Annotated[str, typer.Option(help="Its data type.")] = "bfloat16",
     chat_format: Annotated[str, typer.Option(help="Its chat format.")] = "rstar",
-    max_batch: Annotated[int, typer.Option(help="Rollouts it generates at once.")] = 32,
-    threads: Annotated[int, typer.Option(help="Its CPU threads; 0: all.")] = 0,
+    max_batch: Annotated[int, typer.Option(help="Rollouts it generates at once.")] = 96,
+    threads: Annotated[int, typer.Option(help="Its CPU threads; 0: torch's choice.")] = 0,
 ) -> None:
     """Evaluate a policy on problems: pass@1 with a 95 % interval, by tag, every sample kept."""
     settings = EvalSettings(
@@ -83,13 +83,14 @@ def run(
     if model is not None:
         arguments = (
             *("--model", str(_model_folder(model)), "--engine", engine, "--dtype", dtype),
-            *("--chat-format", chat_format, "--max-batch", str(max_batch), "--threads", str(threads)),
+            *("--chat-format", chat_format, "--max-batch", str(max_batch)),
+            *(("--threads", str(threads)) if threads else ()),
         )
     evaluation = EvaluationRun(
         Description(
             name or out.resolve().name, model or rollout, settings, tuple(asked), tuple(str(file) for file in problems)
         ),
-        ServiceChoice(sandbox, reward, rollout, security, token_file, arguments),
+        ServiceChoice(sandbox if tools else NO_SANDBOX, reward, rollout, security, token_file, arguments),
         out,
     )
     report = asyncio.run(evaluation.run(Console(stderr=True)))

@@ -17,7 +17,10 @@ import grpc.aio
 from rstar_protos.errors import ServiceUnavailableError, UserInputError
 from rstar_protos.service import EMBEDDED, ClientSecurity, EmbeddedService, open_channel
 
-__all__ = ["EvalServices", "ServiceChoice"]
+__all__ = ["NO_SANDBOX", "EvalServices", "ServiceChoice"]
+
+NO_SANDBOX = "none"
+"""In place of a sandbox endpoint: the policy gets no tools. Understood by `rstar-rollout serve` as well."""
 
 
 @dataclass(frozen=True)
@@ -25,7 +28,7 @@ class ServiceChoice:
     """Which services to use; `embedded` starts one as a child process."""
 
     sandbox: str = EMBEDDED
-    """Used by an embedded rollout service; one that runs elsewhere has its own."""
+    """Used by an embedded rollout service; one that runs elsewhere has its own. `NO_SANDBOX`: none."""
     reward: str = EMBEDDED
     rollout: str = EMBEDDED
     security: ClientSecurity = field(default_factory=ClientSecurity)
@@ -36,7 +39,7 @@ class ServiceChoice:
     """Command-line arguments of an embedded rollout service, the model among them."""
 
     def __post_init__(self) -> None:
-        if self.rollout != EMBEDDED and self.sandbox != EMBEDDED:
+        if self.rollout != EMBEDDED and self.sandbox not in (EMBEDDED, NO_SANDBOX):
             raise UserInputError(
                 "--sandbox", self.sandbox, "the rollout service given with --rollout has a sandbox of its own"
             )
@@ -110,7 +113,7 @@ class EvalServices:
 
     def _sandbox_credentials(self) -> list[str]:
         """How an embedded rollout service proves itself to a sandbox elsewhere."""
-        if self._choice.sandbox == EMBEDDED:
+        if self._choice.sandbox in (EMBEDDED, NO_SANDBOX):
             return []
         security = self._choice.security
         options = {

@@ -34,8 +34,10 @@ def test_reference_answers_verify_against_themselves_and_not_against_a_change(sh
     golds = [row["answer"] for row in rows_of(shared / "data" / name)]
     styled = [gold.replace(r"\frac", r"\dfrac") for gold in golds]
     changed = [f"{gold} + 10^{{-9}}" for gold in golds]
-    boxed = [
-        [(gold, f"\\boxed{{{text}}}") for gold, text in zip(golds, texts, strict=True)] for texts in (styled, changed)
-    ]
-    assert [verdict.reward for verdict in verify_many(boxed[0])] == [1.0] * len(golds)
-    assert not [pair for pair, verdict in zip(boxed[1], verify_many(boxed[1]), strict=True) if verdict.reward == 1]
+    assert [verdict.reward for verdict in verify_many(pairs(golds, styled))] == [1.0] * len(golds)
+    verdicts = verify_many(pairs(golds, changed))
+    assert not [gold for gold, verdict in zip(golds, verdicts, strict=True) if verdict.reward == 1]
+
+
+def pairs(golds: list[str], answers: list[str]) -> list[tuple[str, str]]:
+    return [(gold, f"\\boxed{{{answer}}}") for gold, answer in zip(golds, answers, strict=True)]

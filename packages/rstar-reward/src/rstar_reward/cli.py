@@ -20,6 +20,7 @@ from rstar_protos.service import serve as serve_service
 from rstar_protos.service import serve_settings
 from rstar_reward.judge import Judge
 from rstar_reward.service import RewardServicer
+from rstar_reward.transcript import end_kind
 from rstar_reward.verdict import Verdict
 from rstar_reward.verifiers import load_verifier
 from rstar_reward.workers import PoolSettings, WorkerPool
@@ -125,8 +126,11 @@ async def _grade(rows: list[dict[str, Any]], verifier: str, settings: PoolSettin
 
 async def _judge_row(judge: Judge, row: Mapping[str, Any], verifier: str) -> Verdict:
     response = next((row[key] for key in ("response", "segments", "turns") if row.get(key) is not None), "")
-    end = row.get("end_reason", row.get("finish_reason"))
-    return await judge.judge(row["gold"], response, end, row.get("verifier") or verifier)
+    return await judge.judge(row["gold"], response, _end_reason(row), row.get("verifier") or verifier)
+
+
+def _end_reason(row: Mapping[str, Any]) -> object:
+    return row.get("end_reason", row.get("finish_reason"))
 
 
 def _read_rows(path: Path) -> Iterator[dict[str, Any]]:
@@ -146,6 +150,12 @@ def _read_rows(path: Path) -> Iterator[dict[str, Any]]:
             raise UserInputError.message(f"{path}:{number}: a line needs `id`, `gold` (a string) and `response`")
         if not isinstance(row.get("response", ""), str):
             raise UserInputError.message(f"{path}:{number}: `response` must be a string")
+        try:
+            # Before any worker is started.
+            end_kind(_end_reason(row))
+            load_verifier(row.get("verifier") or "")
+        except UserInputError as error:
+            raise UserInputError.message(f"{path}:{number}: {error}") from error
         yield row
 
 

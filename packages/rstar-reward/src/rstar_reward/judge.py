@@ -21,8 +21,8 @@ __all__ = ["Judge", "PendingComparison", "Response", "prepare"]
 
 Response = str | Iterable[SegmentLike | Mapping[str, object]]
 
-# On a machine that is too busy, the second attempt gets this many times the deadline.
-_BUSY_PATIENCE = 5.0
+# On a machine that is too busy, the second attempt gets this many times the wall-clock time, and no more CPU.
+_BUSY_PATIENCE = 10.0
 
 
 @dataclass(frozen=True)

@@ -26,7 +26,7 @@ async def judged(pool: WorkerPool, command: str, gold: str = "g") -> Verdict:
 
 async def until_full(pool: WorkerPool) -> None:
     async def full() -> None:
-        while len(pool.worker_pids) < pool.settings.workers:
+        while len(pool.worker_pids) < pool.settings.workers:  # noqa: ASYNC110 - other processes bring it about
             await asyncio.sleep(0.01)
 
     await asyncio.wait_for(full(), 20)

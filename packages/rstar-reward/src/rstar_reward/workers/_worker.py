@@ -50,8 +50,12 @@ def _run(connection: socket.socket, job: dict[str, Any]) -> dict[str, Any]:
         _wire.send(connection, {"kind": "timeout", "cpu_seconds": used, "last": True})
         os._exit(0)
 
-    signal.signal(signal.SIGALRM, give_up)
-    signal.setitimer(signal.ITIMER_REAL, job["deadline"])
+    for number, timer, seconds in (
+        (signal.SIGPROF, signal.ITIMER_PROF, job["cpu_seconds"]),
+        (signal.SIGALRM, signal.ITIMER_REAL, job["wall_seconds"]),
+    ):
+        signal.signal(number, give_up)
+        signal.setitimer(timer, seconds)
     try:
         return {"kind": "done", **_perform(job)}
     except MemoryError:
@@ -61,6 +65,7 @@ def _run(connection: socket.socket, job: dict[str, Any]) -> dict[str, Any]:
     except Exception as error:  # whatever a library raised about this pair of texts
         return {"kind": "error", "reason": f"{type(error).__name__}: {error}"[:300]}
     finally:
+        signal.setitimer(signal.ITIMER_PROF, 0)
         signal.setitimer(signal.ITIMER_REAL, 0)
 
 

@@ -38,7 +38,7 @@ class PoolSettings:
 
     workers: int = field(default_factory=available_cpus)
     deadline_seconds: float = 2.0
-    """After this a worker gives up by itself."""
+    """After this, of CPU or of wall-clock time, a worker gives up by itself."""
     kill_seconds: float = 3.0
     """After this it is killed: a long call into C does not let it give up."""
     memory_bytes: int = 1200 * 1024 * 1024
@@ -168,17 +168,18 @@ class WorkerPool:
 
         Args:
             job: what the worker is to do.
-            patience: multiplies deadline and kill time.
+            patience: multiplies the wall-clock limits; that on CPU time stays.
 
         Raises:
             ServiceUnavailableError: no worker can be started.
         """
         worker = await self._take()
         reply, usable = Reply(ReplyKind.LOST), False
-        deadline = self.settings.deadline_seconds * patience
+        deadline = self.settings.deadline_seconds
         cpu_before = _cpu_seconds(worker.pid)
         try:
-            exchange = self._exchange(worker, {**job, "deadline": deadline})
+            limits = {"cpu_seconds": deadline, "wall_seconds": deadline * patience}
+            exchange = self._exchange(worker, {**job, **limits})
             reply = await asyncio.wait_for(exchange, self.settings.kill_seconds * patience)
             usable = reply.kind not in (ReplyKind.LOST, ReplyKind.FAULT) and not reply.body.get("last")
             if reply.kind is ReplyKind.TIMEOUT:

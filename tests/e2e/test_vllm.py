@@ -1,0 +1,67 @@
+"""The same recipe with `engine.type = "vllm"`: real vLLM on the CPU takes part in two steps."""
+
+import pytest
+from e2e_processes import nothing_left
+
+pytestmark = pytest.mark.heavy
+
+pytest.importorskip("vllm")
+
+STEPS = 2
+MOST_MISMATCH = 0.02
+
+
+@pytest.fixture(scope="module")
+def finished(make_workplace, taught):
+    """A run with vLLM, and where it was made."""
+    workplace = make_workplace()
+    settings = {
+        "model.source": taught,
+        "model.autocast": "none",
+        "engine.type": "vllm",
+        "engine.dtype": "float32",
+        "sft.enabled": False,
+        "stages.rl-1.steps": STEPS,
+        "stages.rl-1.refill_rounds": 1,
+    }
+    return workplace.start("run", "real", settings).succeed(), workplace
+
+
+def policy_spans(run, step):
+    found = [span for rollout in run.trajectories("rl-1", step) for span in rollout["spans"]]
+    return [span for span in found if span["kind"] == "policy"]
+
+
+@pytest.mark.parametrize("step", range(1, STEPS + 1))
+def test_every_rollout_of_a_step_is_scored(finished, step):
+    run, _ = finished
+    _, figures = run.steps()[step]
+    assert figures["rollouts"] >= 24
+    assert figures["unscorable"] == 0
+    assert {rollout["engine"] for rollout in run.trajectories("rl-1", step)} == {"vllm"}
+
+
+def test_rollouts_call_the_tool(finished):
+    run, _ = finished
+    calls = [call for rollout in run.trajectories("rl-1", 1) for call in rollout["tool_calls"]]
+    assert any(call["status"] == "ok" for call in calls)
+
+
+def test_every_update_reaches_the_engine(finished):
+    run, _ = finished
+    updates = 0
+    for step, (_, figures) in run.steps().items():
+        assert {span["weight_version"] for span in policy_spans(run, step)} == {updates + 1}
+        updates += figures["update_skipped"] == 0
+    assert updates > 0
+
+
+def test_engine_and_trainer_agree_in_every_step(finished):
+    run, _ = finished
+    found = [figures["mismatch"] for _, figures in run.steps().values() if "mismatch" in figures]
+    assert found
+    assert max(found) <= MOST_MISMATCH
+
+
+def test_no_process_is_left_behind(finished):
+    nothing_left(finished[1].mark)

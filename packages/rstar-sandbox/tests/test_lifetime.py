@@ -7,6 +7,7 @@ import os
 import signal
 import sys
 from collections.abc import AsyncIterator, Awaitable, Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -26,13 +27,20 @@ _SLOTS = 3
 
 
 @pytest.fixture
+def gate(tmp_path: Path) -> Path:
+    return tmp_path / "gate"
+
+
+@pytest.fixture
 async def pool(tmp_path: Path) -> AsyncIterator[WorkerPool]:
-    running = WorkerPool(SandboxSettings(slots=_SLOTS, warm=(), folder=tmp_path))
+    folder = tmp_path / "folder"
+    folder.mkdir()
+    running = WorkerPool(SandboxSettings(slots=_SLOTS, warm=(), folder=folder))
     running.start()
     await running.ready()
     yield running
     await running.stop()
-    assert os.listdir(tmp_path) == []
+    assert os.listdir(folder) == []
 
 
 def _programs(pool: WorkerPool) -> list[int]:
@@ -42,7 +50,16 @@ def _programs(pool: WorkerPool) -> list[int]:
 
 
 def _job(code: str) -> Job:
-    return Job(code, b"", DEFAULT_LIMITS)
+    return Job(code, b"", replace(DEFAULT_LIMITS, wall_seconds=120))
+
+
+def _gated_job(gate: Path, value: int) -> Job:
+    """A program that waits for a file before it ends."""
+    return _job(f"import os, time\nwhile not os.path.exists({str(gate)!r}): time.sleep(0.01)\n{value}")
+
+
+def _open(gate: Path) -> None:
+    gate.touch()
 
 
 def _children(pid: int) -> list[int]:
@@ -69,22 +86,26 @@ def _below(pid: int) -> list[int]:
     return children + [below for child in children for below in _below(child)]
 
 
-async def test_a_killed_zygote_is_restarted_and_each_call_answered_once(pool: WorkerPool, until: Until) -> None:
-    calls = [asyncio.ensure_future(pool.run(_job(f"import time; time.sleep(0.2); {n}"))) for n in range(12)]
-    await until(lambda: pool.running and _programs(pool))
+async def test_a_killed_zygote_is_restarted_and_each_call_answered_once(
+    pool: WorkerPool, gate: Path, until: Until
+) -> None:
+    calls = [asyncio.ensure_future(pool.run(_gated_job(gate, n))) for n in range(12)]
+    await until(lambda: len(_programs(pool)) == _SLOTS)
     assert pool.zygote_pid is not None
     os.kill(pool.zygote_pid, signal.SIGKILL)
+    _open(gate)
     placed = await asyncio.gather(*calls)
     assert [answer.outcome.value for answer in placed] == [str(n) for n in range(12)]
     assert (pool.zygote_restarts, pool.running, pool.queued) == (1, 0, 0)
 
 
-async def test_killed_slots_are_replaced_and_their_calls_run_again(pool: WorkerPool, until: Until) -> None:
-    calls = [asyncio.ensure_future(pool.run(_job(f"import time; time.sleep(0.3); {n}"))) for n in range(9)]
+async def test_killed_slots_are_replaced_and_their_calls_run_again(pool: WorkerPool, gate: Path, until: Until) -> None:
+    calls = [asyncio.ensure_future(pool.run(_gated_job(gate, n))) for n in range(9)]
     await until(lambda: len(_programs(pool)) == _SLOTS)
     assert pool.zygote_pid is not None
     for slot in _children(pool.zygote_pid)[:2]:
         os.kill(slot, signal.SIGKILL)
+    _open(gate)
     placed = await asyncio.gather(*calls)
     assert [answer.outcome.value for answer in placed] == [str(n) for n in range(9)]
     assert pool.slots_lost == 2
@@ -103,16 +124,18 @@ async def test_a_call_whose_slots_keep_dying_is_unavailable(pool: WorkerPool) ->
 
 
 async def test_a_stopped_slot_does_not_hold_a_call_for_ever(
-    pool: WorkerPool, until: Until, monkeypatch: pytest.MonkeyPatch
+    pool: WorkerPool, gate: Path, until: Until, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("rstar_sandbox.pool._ANSWER_GRACE_SECONDS", -7.0)
-    call = asyncio.ensure_future(pool.run(_job("import time; time.sleep(0.1); 'done'")))
-    await until(lambda: pool.running and _programs(pool))
+    monkeypatch.setattr("rstar_sandbox.pool._ANSWER_GRACE_SECONDS", -110.0)  # leaves 10 of the 120 seconds
+    call = asyncio.ensure_future(pool.run(_gated_job(gate, 5)))
+    await until(lambda: _programs(pool))
     assert pool.zygote_pid is not None
     for slot in _children(pool.zygote_pid):
         if _children(slot):
             os.kill(slot, signal.SIGSTOP)
-    assert (await call).outcome.value == "'done'"
+    _open(gate)
+    assert (await call).outcome.value == "5"
+    assert pool.slots_lost == 1
 
 
 async def test_stopping_leaves_no_process(pool: WorkerPool, until: Until) -> None:
@@ -153,7 +176,7 @@ async def test_a_killed_service_takes_everything_with_it_and_starts_again_on_its
             os.kill(first, signal.SIGKILL)
             assert (await call).value == "'answered'"
             await until(lambda: not any(_alive(pid) for pid in everything))
-        assert service.restarts == 1
+        await until(lambda: service.restarts == 1)
         assert service.pid != first
     finally:
         await asyncio.to_thread(service.stop)

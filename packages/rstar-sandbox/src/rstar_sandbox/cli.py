@@ -108,7 +108,9 @@ def execute(
     source = code if code is not None else _read_text(file)
     given = _read_bytes(stdin) if stdin is not None else b""
     limits = Limits(wall_seconds=timeout, memory_bytes=int(memory_mb * MIB)).checked()
-    with Sandbox(endpoint, slots=1, security=_security(token_file)) as sandbox:
+    # Only what the program names is worth the wait for one program.
+    warm = ",".join(name for name in SandboxSettings().warm if name in source)
+    with Sandbox(endpoint, slots=1, security=_security(token_file), options=["--warm", warm]) as sandbox:
         result = sandbox.run(source, given, limits=limits)
     if as_json:
         print(json.dumps(result.to_json_dict()))

@@ -49,7 +49,7 @@ class SandboxSettings:
     remembered_results: int = 4096
     """Results kept for retries with the same request id."""
     remembered_bytes: int = 64 * 1024**2
-    patience_seconds: float = 60.0
+    patience_seconds: float = 120.0
     """How long a program waits for the worker processes to come back before it is answered as unavailable."""
 
     def checked(self) -> SandboxSettings:

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
+from collections.abc import Awaitable, Callable
 from pathlib import Path
 
 import pytest
+
 from rstar_model.chat_format import ChatFormat
 from rstar_model.tokenizer import Tokenizer, load_tokenizer
 
@@ -82,3 +85,17 @@ def tokenizer(tokenizer_folder: Path) -> Tokenizer:
 @pytest.fixture(scope="session")
 def chat_format() -> ChatFormat:
     return ChatFormat.load("rstar")
+
+
+Until = Callable[[Callable[[], Awaitable[bool]]], Awaitable[None]]
+
+
+@pytest.fixture
+def until() -> Until:
+    """Wait for a state that nothing announces; the test's own timeout bounds the wait."""
+
+    async def wait(condition: Callable[[], Awaitable[bool]]) -> None:
+        while not await condition():  # noqa: ASYNC110  other processes and threads set it
+            await asyncio.sleep(0.001)
+
+    return wait

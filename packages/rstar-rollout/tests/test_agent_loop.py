@@ -10,13 +10,13 @@ from collections.abc import Callable, Sequence
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+
 from rstar_model.chat_format import ChatFormat
 from rstar_model.tokenizer import Tokenizer
 from rstar_model.tools import PYTHON_TOOL
 from rstar_model.trajectory import Trajectory
 from rstar_model.types import EndReason, SpanKind, ToolStatus
 from rstar_protos.errors import UserInputError
-
 from rstar_rollout.agent_loop import AgentLoop
 from rstar_rollout.engines.base import EngineError, GenerationRequest
 from rstar_rollout.engines.scripted import ScriptedEngine
@@ -339,20 +339,21 @@ async def test_noise_key_names_problem_sample_and_turn(rig: Rig):
     assert keys == {(3, "p", sample, turn) for sample in (0, 1) for turn in (0, 1)}
 
 
-async def test_cancel_ends_running_rollouts_as_cancelled(rig: Rig):
+async def test_cancel_ends_running_rollouts_as_cancelled(rig: Rig, until):
     hold = asyncio.Event()
     engine = ScriptedEngine(lambda r: [1], deterministic=rig.deterministic, hold=hold)
     loop = AgentLoop(engine, rig.chat_format, rig.tokenizer, rig.tools)
-    batch = loop.batch(
-        [ProblemRequest("p", "g", "?", 5)], SamplingSettings(), RolloutLimits(), ToolSettings()
-    )
+    batch = loop.batch([ProblemRequest("p", "g", "?", 5)], SamplingSettings(), RolloutLimits(), ToolSettings())
 
     async def collect() -> list[Trajectory]:
         return [trajectory async for trajectory in batch]
 
     task = asyncio.create_task(collect())
-    while len(engine.requests) < 5:
-        await asyncio.sleep(0)
+
+    async def all_running() -> bool:
+        return len(engine.requests) == 5
+
+    await until(all_running)
     assert batch.cancel() == 5
     trajectories = await task
     assert [t.end_reason for t in trajectories] == [EndReason.CANCELLED] * 5
@@ -374,9 +375,7 @@ async def test_free_rollouts_do_not_wait_for_each_other(chat_format: ChatFormat,
         return tokenizer.encode((call("x") if request.noise.sample_index == 0 else "") + END)
 
     loop = AgentLoop(ScriptedEngine(script, deterministic=False), chat_format, tokenizer, rig.tools)
-    batch = loop.batch(
-        [ProblemRequest("p", "g", "?", 4)], SamplingSettings(), RolloutLimits(), ToolSettings()
-    )
+    batch = loop.batch([ProblemRequest("p", "g", "?", 4)], SamplingSettings(), RolloutLimits(), ToolSettings())
     iterator = batch.__aiter__()
     done = [await anext(iterator) for _ in range(3)]
     assert sorted(t.sample_index for t in done) == [1, 2, 3]

@@ -10,8 +10,8 @@ from collections import Counter
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from rstar_protos.errors import UserInputError
 
+from rstar_protos.errors import UserInputError
 from rstar_rollout.roc import (
     Reason,
     ScoredRollout,
@@ -110,9 +110,7 @@ def test_group_of_unscorable_rollouts_only_is_rejected():
     assert outcome.rejected
 
 
-@pytest.mark.parametrize(
-    ("calls", "failed", "expected"), [(0, 0, 0.5), (1, 0, 0.0), (4, 1, 0.25), (3, 3, 1.0)]
-)
+@pytest.mark.parametrize(("calls", "failed", "expected"), [(0, 0, 0.5), (1, 0, 0.0), (4, 1, 0.25), (3, 3, 1.0)])
 def test_error_penalty_is_equation_4(calls, failed, expected):
     assert error_penalty(calls, failed) == expected
 
@@ -132,11 +130,7 @@ def exact_subset_probabilities(rollouts, keep, epsilon):
     take_pos, take_neg = kept_counts(len(positives), len(negatives), keep)
     weight = {
         r.trajectory_id: 1
-        / (
-            error_penalty(r.tool_calls, r.failed_tool_calls)
-            + format_penalty(r.answer_tags, r.turns)
-            + epsilon
-        )
+        / (error_penalty(r.tool_calls, r.failed_tool_calls) + format_penalty(r.answer_tags, r.turns) + epsilon)
         for r in positives
     }
     positive_sets: Counter[frozenset[str]] = Counter()
@@ -184,9 +178,7 @@ def test_frequencies_of_whole_subsets_match_enumeration(rollouts, keep, epsilon)
     assert math.isclose(sum(exact.values()), 1.0)
     draws = 20_000
     seen = Counter(
-        frozenset(
-            resample_on_correct(rollouts, keep, seed=s, group_id="fixed", epsilon=epsilon).kept_ids
-        )
+        frozenset(resample_on_correct(rollouts, keep, seed=s, group_id="fixed", epsilon=epsilon).kept_ids)
         for s in range(draws)
     )
     assert set(seen) <= set(exact)
@@ -204,9 +196,7 @@ def test_frequencies_of_whole_subsets_match_enumeration(rollouts, keep, epsilon)
 def test_plain_grpo_choice_is_uniform():
     rollouts = MIXED[:5]
     draws = 10_000
-    seen = Counter(
-        resample_on_correct(rollouts, 2, seed=s, group_id="u", enabled=False).kept_ids for s in range(draws)
-    )
+    seen = Counter(resample_on_correct(rollouts, 2, seed=s, group_id="u", enabled=False).kept_ids for s in range(draws))
     assert len(seen) == 10
     assert all(abs(count / draws - 0.1) < 0.015 for count in seen.values())
 

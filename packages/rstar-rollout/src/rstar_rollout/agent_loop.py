@@ -110,9 +110,7 @@ class AgentLoop:
 class RolloutBatch:
     """The rollouts of one request. Iterating runs them and yields trajectories as they finish."""
 
-    def __init__(
-        self, loop: AgentLoop, jobs: Sequence[RolloutJob], policy: RolloutPolicy, max_rollouts: int
-    ) -> None:
+    def __init__(self, loop: AgentLoop, jobs: Sequence[RolloutJob], policy: RolloutPolicy, max_rollouts: int) -> None:
         self._loop = loop
         self._engine = loop.engine
         self._jobs = list(jobs)

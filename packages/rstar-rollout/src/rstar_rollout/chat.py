@@ -141,9 +141,7 @@ class ChatSession:
             return ToolResult(ToolStatus.PARSE_ERROR, f"Tool call not valid: {wrong}")
         call_id = f"{self._id}/{self._turn}/{index}"
         return await self._loop.run_tool(
-            ToolInvocation(
-                call_id, call.name, call.arguments, self._tools.wall_seconds, self._tools.memory_bytes
-            )
+            ToolInvocation(call_id, call.name, call.arguments, self._tools.wall_seconds, self._tools.memory_bytes)
         )
 
 

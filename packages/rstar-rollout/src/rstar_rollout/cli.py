@@ -33,9 +33,7 @@ MetricsPort = Annotated[OptionalInt, typer.Option(help="Loopback port for Promet
 WatchParent = Annotated[bool, typer.Option("--watch-parent", help="End when standard input ends.")]
 Model = Annotated[Path, typer.Option(help="Hugging Face model folder.")]
 EngineType = Annotated[str, typer.Option(help="transformers (embedded default) or vllm.")]
-Sandbox = Annotated[
-    str, typer.Option(help="SandboxService endpoint; embedded: start one; none: no tools.")
-]
+Sandbox = Annotated[str, typer.Option(help="SandboxService endpoint; embedded: start one; none: no tools.")]
 Format = Annotated[str, typer.Option(help="Chat format: a name or a .toml file.")]
 Dtype = Annotated[str, typer.Option(help="bfloat16 or float32.")]
 Deterministic = Annotated[
@@ -82,16 +80,12 @@ def serve(
     max_model_tokens: Annotated[OptionalInt, typer.Option(help="vLLM: longest sequence.")] = None,
     tensor_parallel: Annotated[int, typer.Option(help="vLLM: GPUs per engine.")] = 1,
     max_tool_calls: Annotated[int, typer.Option(help="Tool calls in flight at once.")] = 64,
-    tool_patience: Annotated[
-        float, typer.Option(help="Seconds to go on trying while the sandbox is away.")
-    ] = 60.0,
+    tool_patience: Annotated[float, typer.Option(help="Seconds to go on trying while the sandbox is away.")] = 60.0,
 ) -> None:
     """Serve RolloutService over gRPC until stopped."""
     from rstar_rollout.serving import EngineOptions, RolloutOptions, serve_rollout
 
-    settings = serve_settings(
-        listen, tls_cert, tls_key, tls_client_ca, token_file, metrics_port, watch_parent
-    )
+    settings = serve_settings(listen, tls_cert, tls_key, tls_client_ca, token_file, metrics_port, watch_parent)
     security = ClientSecurity(
         sandbox_ca, sandbox_cert, sandbox_key, read_token(sandbox_token_file, "--sandbox-token-file")
     )
@@ -122,9 +116,7 @@ def serve_sampling(
     """Serve SamplingService (Resample-on-Correct) over gRPC until stopped."""
     from rstar_rollout.serving import serve_sampling as serve_service
 
-    settings = serve_settings(
-        listen, tls_cert, tls_key, tls_client_ca, token_file, metrics_port, watch_parent
-    )
+    settings = serve_settings(listen, tls_cert, tls_key, tls_client_ca, token_file, metrics_port, watch_parent)
     asyncio.run(serve_service(settings))
 
 
@@ -165,9 +157,7 @@ def generate(
         out=out,
         samples=samples,
         sampling=SamplingSettings(temperature, top_p, top_k, seed),
-        limits=RolloutLimits(
-            max_turns, max_response_tokens, max_tool_output_tokens=max_tool_output_tokens
-        ),
+        limits=RolloutLimits(max_turns, max_response_tokens, max_tool_output_tokens=max_tool_output_tokens),
         tools=ToolSettings(sandbox != "none", tool_seconds),
         overwrite=overwrite,
     )

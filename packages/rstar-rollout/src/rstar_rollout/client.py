@@ -134,7 +134,7 @@ class RolloutClient:
         Raises:
             WeightUpdateError: it could not; generation is refused until an update succeeds.
         """
-        source = rollout_pb2.FileSource(path=str(Path(manifest.path).resolve()))
+        source = rollout_pb2.FileSource(path=_absolute(manifest.path))
         try:
             await self._stub.BeginWeightUpdate(
                 rollout_pb2.BeginWeightUpdateRequest(version=manifest.version, file=source),
@@ -142,9 +142,7 @@ class RolloutClient:
                 wait_for_ready=True,
             )
             response = await self._stub.CommitWeightUpdate(
-                rollout_pb2.CommitWeightUpdateRequest(
-                    version=manifest.version, checksum=manifest.checksum
-                ),
+                rollout_pb2.CommitWeightUpdateRequest(version=manifest.version, checksum=manifest.checksum),
                 timeout=_WEIGHT_SECONDS,
             )
         except grpc.aio.AioRpcError as error:
@@ -161,9 +159,7 @@ class RolloutClient:
             timeout_s=30.0,
             patience_s=self._patience,
         )
-        return ServiceState(
-            tuple(engine_state_from_proto(engine) for engine in response.engines), response.chat_format
-        )
+        return ServiceState(tuple(engine_state_from_proto(engine) for engine in response.engines), response.chat_format)
 
     async def pause(self, *, abort: bool = False) -> None:
         """Let running requests finish (or end them as CANCELLED); requests that come later wait."""
@@ -220,6 +216,11 @@ class SamplingClient:
         except grpc.aio.AioRpcError as error:
             raise _translated(error) from error
         return resampled_from_proto(response)
+
+
+def _absolute(path: Path) -> str:
+    """The service may run in another working directory."""
+    return str(Path(path).resolve())
 
 
 def _translated(error: grpc.aio.AioRpcError) -> Exception:

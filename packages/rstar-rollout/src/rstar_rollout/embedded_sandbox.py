@@ -35,8 +35,10 @@ def sandbox_endpoint(given: str, slots: int = 0) -> Iterator[str | None]:
         return
     if importlib.util.find_spec("rstar_sandbox") is None:
         raise UserInputError(
-            "--sandbox", given, "it needs the package rstar-sandbox (pip install 'rstar-rollout[embedded]'), or "
-            "give an endpoint, or none to go without tools"
+            "--sandbox",
+            given,
+            "it needs the package rstar-sandbox (pip install 'rstar-rollout[embedded]'), or "
+            "give an endpoint, or none to go without tools",
         )
     command = [sys.executable, "-m", "rstar_sandbox", "serve"]
     service = EmbeddedService("sandbox", [*command, "--slots", str(slots)] if slots else command)

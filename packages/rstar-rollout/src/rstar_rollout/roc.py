@@ -165,8 +165,7 @@ def resample_on_correct(
             reasons.update({r.trajectory_id: yes if r.trajectory_id in kept else no for r in group})
 
     decisions = tuple(
-        Decision(r.trajectory_id, r.trajectory_id in kept, reasons[r.trajectory_id], *_penalties(r))
-        for r in ordered
+        Decision(r.trajectory_id, r.trajectory_id in kept, reasons[r.trajectory_id], *_penalties(r)) for r in ordered
     )
     kept_rewards = {r.reward for r in scored if r.trajectory_id in kept}
     return Resampled(

@@ -15,7 +15,7 @@ __all__ = ["SamplingServicer", "resampled_from_proto", "scored_to_proto"]
 class SamplingServicer(sampling_pb2_grpc.SamplingServiceServicer):
     """Stateless: the same request always gives the same response."""
 
-    async def ResampleGroup(  # noqa: N802  named by the contract
+    async def ResampleGroup(
         self,
         request: sampling_pb2.ResampleGroupRequest,
         context: grpc.aio.ServicerContext[object, object],
@@ -67,7 +67,7 @@ def _decision_to_proto(decision: Decision) -> sampling_pb2.Decision:
     return sampling_pb2.Decision(
         trajectory_id=decision.trajectory_id,
         kept=decision.kept,
-        reason=sampling_pb2.Decision.Reason.Value(f"REASON_{decision.reason.name}"),
+        reason=f"REASON_{decision.reason.name}",
         p_err=decision.p_err,
         p_format=decision.p_format,
     )

@@ -49,7 +49,7 @@ class RolloutServicer(rollout_pb2_grpc.RolloutServiceServicer):
         self._updating: int | None = None
         self._update_error = ""
 
-    async def GenerateGroups(  # noqa: N802  named by the contract
+    async def GenerateGroups(
         self, request: rollout_pb2.GenerateGroupsRequest, context: _Context
     ) -> AsyncIterator[rollout_pb2.GenerateGroupsResponse]:
         """Stream trajectories as they finish, and progress once a second."""
@@ -85,9 +85,7 @@ class RolloutServicer(rollout_pb2_grpc.RolloutServiceServicer):
 
     async def _check_ready(self, request: rollout_pb2.GenerateGroupsRequest, context: _Context) -> None:
         if self._updating is not None:
-            await context.abort(
-                grpc.StatusCode.FAILED_PRECONDITION, f"weight update to {self._updating} is under way"
-            )
+            await context.abort(grpc.StatusCode.FAILED_PRECONDITION, f"weight update to {self._updating} is under way")
         if self._update_error:
             await context.abort(grpc.StatusCode.FAILED_PRECONDITION, self._update_error)
         version = (await self._engine.state()).weight_version
@@ -139,7 +137,7 @@ class RolloutServicer(rollout_pb2_grpc.RolloutServiceServicer):
             producer.cancel()
             await asyncio.gather(producer, return_exceptions=True)
 
-    async def CancelRollouts(  # noqa: N802
+    async def CancelRollouts(
         self, request: rollout_pb2.CancelRolloutsRequest, context: _Context
     ) -> rollout_pb2.CancelRolloutsResponse:
         """End the rollouts of a request; its stream delivers them as CANCELLED."""
@@ -148,9 +146,7 @@ class RolloutServicer(rollout_pb2_grpc.RolloutServiceServicer):
             return rollout_pb2.CancelRolloutsResponse(cancelled=0)
         return rollout_pb2.CancelRolloutsResponse(cancelled=batch.cancel())
 
-    async def Pause(  # noqa: N802
-        self, request: rollout_pb2.PauseRequest, context: _Context
-    ) -> rollout_pb2.PauseResponse:
+    async def Pause(self, request: rollout_pb2.PauseRequest, context: _Context) -> rollout_pb2.PauseResponse:
         """Let no new request begin, and return when none is running. Requests that come in wait."""
         self._open.clear()
         if request.mode == rollout_pb2.PauseRequest.MODE_ABORT:
@@ -159,14 +155,12 @@ class RolloutServicer(rollout_pb2_grpc.RolloutServiceServicer):
         await self._idle.wait()
         return rollout_pb2.PauseResponse()
 
-    async def Resume(  # noqa: N802
-        self, request: rollout_pb2.ResumeRequest, context: _Context
-    ) -> rollout_pb2.ResumeResponse:
+    async def Resume(self, request: rollout_pb2.ResumeRequest, context: _Context) -> rollout_pb2.ResumeResponse:
         """Let requests begin again."""
         self._open.set()
         return rollout_pb2.ResumeResponse()
 
-    async def BeginWeightUpdate(  # noqa: N802
+    async def BeginWeightUpdate(
         self, request: rollout_pb2.BeginWeightUpdateRequest, context: _Context
     ) -> rollout_pb2.BeginWeightUpdateResponse:
         """Refuse generation until a commit succeeds."""
@@ -181,7 +175,7 @@ class RolloutServicer(rollout_pb2_grpc.RolloutServiceServicer):
         self._updating = request.version
         return rollout_pb2.BeginWeightUpdateResponse()
 
-    async def CommitWeightUpdate(  # noqa: N802
+    async def CommitWeightUpdate(
         self, request: rollout_pb2.CommitWeightUpdateRequest, context: _Context
     ) -> rollout_pb2.CommitWeightUpdateResponse:
         """Take the weights over; after a failure generation stays refused until another update succeeds."""
@@ -194,11 +188,9 @@ class RolloutServicer(rollout_pb2_grpc.RolloutServiceServicer):
             self._updating = None
             await context.abort(grpc.StatusCode.FAILED_PRECONDITION, str(error))
         self._updating, self._update_error = None, ""
-        return rollout_pb2.CommitWeightUpdateResponse(
-            version=request.version, seconds=time.monotonic() - started
-        )
+        return rollout_pb2.CommitWeightUpdateResponse(version=request.version, seconds=time.monotonic() - started)
 
-    async def GetEngineState(  # noqa: N802
+    async def GetEngineState(
         self, request: rollout_pb2.GetEngineStateRequest, context: _Context
     ) -> rollout_pb2.GetEngineStateResponse:
         """State of the engine and the chat format's name."""

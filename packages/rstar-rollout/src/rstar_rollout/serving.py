@@ -19,7 +19,15 @@ from rstar_rollout.sampling_service import SamplingServicer
 from rstar_rollout.service import RolloutServicer
 from rstar_rollout.tool_executor import SandboxToolExecutor
 
-__all__ = ["ENGINES", "EngineOptions", "RolloutOptions", "RolloutParts", "build_engine", "serve_rollout", "serve_sampling"]
+__all__ = [
+    "ENGINES",
+    "EngineOptions",
+    "RolloutOptions",
+    "RolloutParts",
+    "build_engine",
+    "serve_rollout",
+    "serve_sampling",
+]
 
 ENGINES = ("transformers", "vllm")
 
@@ -115,9 +123,7 @@ class RolloutParts:
                 queue_seconds=options.tool_queue_seconds,
             )
         await self.engine.start()
-        return AgentLoop(
-            self.engine, self._format, self._tokenizer, executor, max_tool_calls=options.max_tool_calls
-        )
+        return AgentLoop(self.engine, self._format, self._tokenizer, executor, max_tool_calls=options.max_tool_calls)
 
     async def stop(self) -> None:
         """Free everything."""

@@ -80,9 +80,7 @@ class SandboxToolExecutor:
             request_id=invocation.call_id,
             code=str(invocation.arguments.get("code", "")),
             stdin=str(invocation.arguments.get("input", "")).encode("utf-8", "replace"),
-            limits=sandbox_pb2.Limits(
-                wall_seconds=invocation.wall_seconds, memory_bytes=invocation.memory_bytes
-            ),
+            limits=sandbox_pb2.Limits(wall_seconds=invocation.wall_seconds, memory_bytes=invocation.memory_bytes),
         )
         try:
             response: sandbox_pb2.ExecuteResponse = await call_with_retry(
@@ -97,9 +95,7 @@ class SandboxToolExecutor:
             if error.code() == grpc.StatusCode.INVALID_ARGUMENT:
                 # The program itself was refused: the policy's doing, so it must count as a failed call.
                 return ToolResult(ToolStatus.ERROR, "Error: the program was refused.", detail=str(error.details()))
-            return ToolResult(
-                ToolStatus.UNAVAILABLE, "", detail=f"{error.code().name}: {error.details()}"
-            )
+            return ToolResult(ToolStatus.UNAVAILABLE, "", detail=f"{error.code().name}: {error.details()}")
         status = ToolStatus.from_proto(response.status)
         return ToolResult(
             status=status,
@@ -111,9 +107,7 @@ class SandboxToolExecutor:
         )
 
 
-def response_text(
-    response: sandbox_pb2.ExecuteResponse, status: ToolStatus, invocation: ToolInvocation
-) -> str:
+def response_text(response: sandbox_pb2.ExecuteResponse, status: ToolStatus, invocation: ToolInvocation) -> str:
     """What the policy is shown: stdout, else the value of the last expression, else traceback or verdict.
 
     A failed program's partial output comes before what ended it. Trailing newlines are left out.
@@ -127,9 +121,7 @@ def response_text(
     return f"{output}\n{verdict}" if output else verdict
 
 
-def _verdict(
-    response: sandbox_pb2.ExecuteResponse, status: ToolStatus, invocation: ToolInvocation
-) -> str:
+def _verdict(response: sandbox_pb2.ExecuteResponse, status: ToolStatus, invocation: ToolInvocation) -> str:
     if status is ToolStatus.ERROR and response.traceback:
         return _last_lines(response.traceback.rstrip("\n"))
     if status is ToolStatus.TIMEOUT:

@@ -71,9 +71,7 @@ def problems_from_proto(messages: Sequence[rollout_pb2.Problem]) -> list[Problem
     Raises:
         UserInputError: an empty id.
     """
-    return [
-        ProblemRequest(m.problem_id, m.group_id, m.prompt, m.samples, m.first_sample_index) for m in messages
-    ]
+    return [ProblemRequest(m.problem_id, m.group_id, m.prompt, m.samples, m.first_sample_index) for m in messages]
 
 
 def sampling_from_proto(message: rollout_pb2.SamplingParams) -> SamplingSettings:

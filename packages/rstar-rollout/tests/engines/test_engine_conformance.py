@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import math
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from pathlib import Path
 
 import pytest
@@ -38,6 +38,13 @@ def request(index: int = 0, **changes: object) -> GenerationRequest:
         "noise": NoiseKey(1, "p", index, 0),
     }
     return GenerationRequest(**{**fields, **changes})  # type: ignore[arg-type]
+
+
+def generating(engine: Engine) -> Callable[[], Awaitable[bool]]:
+    async def condition() -> bool:
+        return engine.tokens_generated > 0
+
+    return condition
 
 
 def checksum_of(folder: Path) -> str:
@@ -109,24 +116,22 @@ async def test_same_noise_gives_same_tokens(engine: Engine):
     assert [r.token_ids for r in first] == [r.token_ids for r in second]
 
 
-async def test_abort_of_a_running_request_returns_it(engine: Engine):
+async def test_abort_of_a_running_request_returns_it(engine: Engine, until):
     if engine.name == "scripted":
         pytest.skip("the scripted engine answers at once; its hold is tested with the agent loop")
     task = asyncio.create_task(engine.generate(request(max_new_tokens=400, stop_ids=frozenset())))
-    while engine.tokens_generated == 0:
-        await asyncio.sleep(0.001)
+    await until(generating(engine))
     engine.abort(["r0"])
     result = await task
     assert result.finish_reason == "aborted"
     assert len(result.token_ids) == len(result.log_probs) < 400
 
 
-async def test_cancelling_the_call_frees_the_request(engine: Engine):
+async def test_cancelling_the_call_frees_the_request(engine: Engine, until):
     if engine.name == "scripted":
         pytest.skip("the scripted engine answers at once")
     task = asyncio.create_task(engine.generate(request(max_new_tokens=400, stop_ids=frozenset())))
-    while engine.tokens_generated == 0:
-        await asyncio.sleep(0.001)
+    await until(generating(engine))
     task.cancel()
     with pytest.raises(asyncio.CancelledError):
         await task

@@ -11,9 +11,7 @@ from hypothesis import strategies as st
 from rstar_rollout.engines.base import NoiseKey
 from rstar_rollout.engines.noise import TurnNoise, turn_seed
 
-keys = st.builds(
-    NoiseKey, st.integers(0, 2**64 - 1), st.text(max_size=20), st.integers(0, 1000), st.integers(0, 30)
-)
+keys = st.builds(NoiseKey, st.integers(0, 2**64 - 1), st.text(max_size=20), st.integers(0, 1000), st.integers(0, 30))
 
 
 @given(keys, st.integers(0, 2**32))

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 import torch
-from rstar_protos.errors import UserInputError
 from transformers import AutoModelForCausalLM
 
+from rstar_protos.errors import UserInputError
 from rstar_rollout.engines.base import GenerationRequest, GenerationResult, NoiseKey, WeightSource
 from rstar_rollout.engines.transformers_engine import TransformersEngine, TransformersSettings
 
@@ -169,10 +169,7 @@ async def test_update_drops_every_cache(tiny_model: Path, other_model: Path):
     results = await engine.generate_batch(first)
     await engine.begin_weight_update(2, WeightSource(str(other_model)))
     await engine.commit_weight_update(2, folder_checksum(other_model))
-    longer = {
-        i: (*a.token_ids, *b.token_ids, 70, 71)
-        for i, (a, b) in enumerate(zip(first, results, strict=True))
-    }
+    longer = {i: (*a.token_ids, *b.token_ids, 70, 71) for i, (a, b) in enumerate(zip(first, results, strict=True))}
     second = requests(4, turn=1, prompts=longer)
     for one, result in zip(second, await engine.generate_batch(second), strict=True):
         check(other_model, one, result)

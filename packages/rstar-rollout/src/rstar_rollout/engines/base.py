@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Literal, Protocol, runtime_checkable
 
 from rstar_protos.errors import InfrastructureError, RStarError
@@ -23,6 +24,7 @@ __all__ = [
     "NoiseKey",
     "WeightSource",
     "WeightUpdateError",
+    "source_folder",
 ]
 
 FinishReason = Literal["stop", "length", "aborted"]
@@ -92,6 +94,20 @@ class WeightSource:
     path: str | None = None
     backend: str = ""
     settings_json: str = ""
+
+
+def source_folder(source: WeightSource) -> Path:
+    """The folder of a file source.
+
+    Raises:
+        WeightUpdateError: another kind of source, or no such folder.
+    """
+    if source.path is None:
+        raise WeightUpdateError(f"transfer backend {source.backend!r} is not supported here; use a folder")
+    folder = Path(source.path)
+    if not folder.is_dir():
+        raise WeightUpdateError(f"no such folder: {folder}")
+    return folder
 
 
 @dataclass(frozen=True)

@@ -13,6 +13,7 @@ from __future__ import annotations
 from collections import OrderedDict, deque
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 import torch
 
@@ -63,7 +64,7 @@ class ContinuousBatch:
     """
 
     def __init__(self, model: torch.nn.Module, *, max_batch: int, kv_bytes: int) -> None:
-        config = model.config
+        config: Any = model.config
         self._model = model
         self._device = next(model.parameters()).device
         dtype = next(model.parameters()).dtype

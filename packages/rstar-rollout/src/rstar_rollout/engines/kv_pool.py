@@ -49,9 +49,7 @@ class KvPool:
         grown = -(-tokens // _GROWTH_TOKENS) * _GROWTH_TOKENS
         layers, two, rows, _, heads, dim = self._shape
         # Zeros, because masked positions are read and a NaN there would spread; untouched pages cost nothing.
-        data = torch.zeros(
-            (layers, two, rows, grown, heads, dim), dtype=self._data.dtype, device=self._data.device
-        )
+        data = torch.zeros((layers, two, rows, grown, heads, dim), dtype=self._data.dtype, device=self._data.device)
         if used_rows:
             data[:, :, :used_rows, :used_tokens] = self._data[:, :, :used_rows, :used_tokens]
         self._data = data

@@ -19,8 +19,9 @@ class _PackedLinear(torch.nn.Linear):
 
     packed: torch.Tensor
 
-    def forward(self, input: torch.Tensor) -> torch.Tensor:  # noqa: A002  named by torch
-        return torch.ops.mkldnn._linear_pointwise(input, self.packed, self.bias, "none", [], "")
+    def forward(self, input: torch.Tensor) -> torch.Tensor:
+        result: torch.Tensor = torch.ops.mkldnn._linear_pointwise(input, self.packed, self.bias, "none", [], "")
+        return result
 
 
 def pack_linears(model: torch.nn.Module) -> bool:

@@ -42,9 +42,7 @@ class PrefillPlan:
     def __init__(self, pool: KvPool, segments: list[PrefillSegment], device: torch.device) -> None:
         self.pool = pool
         self.segments = segments
-        self.positions = torch.cat(
-            [torch.arange(s.past, s.past + s.stop - s.start, device=device) for s in segments]
-        )
+        self.positions = torch.cat([torch.arange(s.past, s.past + s.stop - s.start, device=device) for s in segments])
         rows = torch.cat([torch.full((s.stop - s.start,), s.row, device=device) for s in segments])
         self.write_index = rows * pool.capacity + self.positions
         # Query i of a segment sees its past and the tokens up to itself.

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Sequence
-from pathlib import Path
 
 from rstar_rollout.engines.base import (
     EngineNotReadyError,
@@ -17,9 +16,10 @@ from rstar_rollout.engines.base import (
     GenerationResult,
     WeightSource,
     WeightUpdateError,
+    source_folder,
 )
 
-__all__ = ["ScriptedEngine", "Script"]
+__all__ = ["Script", "ScriptedEngine"]
 
 Script = Callable[[GenerationRequest], Sequence[int]]
 """Token ids that the policy would write in answer to a request, without regard to its limit."""
@@ -36,9 +36,7 @@ class ScriptedEngine:
 
     name = "scripted"
 
-    def __init__(
-        self, script: Script, *, deterministic: bool = True, hold: asyncio.Event | None = None
-    ) -> None:
+    def __init__(self, script: Script, *, deterministic: bool = True, hold: asyncio.Event | None = None) -> None:
         self.deterministic = deterministic
         self._script = script
         self._hold = hold
@@ -115,8 +113,7 @@ class ScriptedEngine:
         """Refuse generation until the commit."""
         if self._aborted:
             raise WeightUpdateError("requests are running: pause first")
-        if source.path is None or not Path(source.path).is_dir():
-            raise WeightUpdateError(f"no such folder: {source.path}")
+        source_folder(source)
         self._pending = version
         self._doubt = f"weight update to version {version} is under way"
 

@@ -27,6 +27,7 @@ from rstar_rollout.engines.base import (
     GenerationResult,
     WeightSource,
     WeightUpdateError,
+    source_folder,
 )
 
 if TYPE_CHECKING:
@@ -70,7 +71,7 @@ class TransformersEngine:
         self._worker = _Worker(self._settings.deterministic)
         self._checksum = ""
         self._version = 0
-        self._pending: tuple[int, WeightSource] | None = None
+        self._pending: tuple[int, Path] | None = None
         self._doubt = ""
         self._resumed = asyncio.Event()
         self._resumed.set()
@@ -111,9 +112,7 @@ class TransformersEngine:
             raise EngineNotReadyError(self._doubt)
         for request in requests:
             if request.max_new_tokens < 1 or not request.token_ids:
-                raise UserInputError(
-                    "max_new_tokens", request.max_new_tokens, "at least 1, after at least one token"
-                )
+                raise UserInputError("max_new_tokens", request.max_new_tokens, "at least 1, after at least one token")
         if not requests:
             return []
         future = self._worker.submit(requests)
@@ -135,11 +134,7 @@ class TransformersEngine:
         """Refuse generation until the update is committed; only files are a source here."""
         if self._worker.running or self._worker.waiting:
             raise WeightUpdateError("requests are running: pause first")
-        if source.path is None:
-            raise WeightUpdateError("the transformers engine takes weights from a folder (file source)")
-        if not Path(source.path).is_dir():
-            raise WeightUpdateError(f"no such folder: {source.path}")
-        self._pending = (version, source)
+        self._pending = (version, source_folder(source))
         self._doubt = f"weight update to version {version} is under way"
 
     async def commit_weight_update(self, version: int, checksum: str) -> None:
@@ -147,9 +142,9 @@ class TransformersEngine:
         if self._pending is None or self._pending[0] != version:
             begun = "none" if self._pending is None else self._pending[0]
             raise WeightUpdateError(f"commit of version {version}, but the update begun is {begun}")
-        source, self._pending = self._pending[1], None
+        folder, self._pending = self._pending[1], None
         try:
-            await self._worker.call(lambda: self._take_weights(Path(source.path or ""), version, checksum))
+            await self._worker.call(lambda: self._take_weights(folder, version, checksum))
         except Exception as error:
             self._doubt = f"weight update to version {version} failed: {error}"
             raise error if isinstance(error, WeightUpdateError) else WeightUpdateError(str(error)) from error

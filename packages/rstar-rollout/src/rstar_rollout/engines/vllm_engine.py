@@ -26,6 +26,7 @@ from rstar_rollout.engines.base import (
     GenerationResult,
     WeightSource,
     WeightUpdateError,
+    source_folder,
 )
 from rstar_rollout.engines.noise import turn_seed
 
@@ -65,7 +66,7 @@ class VllmEngine:
         self._stats: Any = None
         self._version = 0
         self._checksum = ""
-        self._pending: tuple[int, WeightSource] | None = None
+        self._pending: tuple[int, Path] | None = None
         self._doubt = ""
         self._resumed = asyncio.Event()
         self._resumed.set()
@@ -81,9 +82,7 @@ class VllmEngine:
             EngineError: vLLM did not start.
         """
         if not (self._folder / "config.json").is_file():
-            raise UserInputError(
-                "model folder", str(self._folder), "a Hugging Face model folder with config.json"
-            )
+            raise UserInputError("model folder", str(self._folder), "a Hugging Face model folder with config.json")
         try:
             import vllm  # noqa: F401  the check is the import
         except ImportError as error:
@@ -183,11 +182,7 @@ class VllmEngine:
         """Refuse generation until the commit; only files are a source here so far."""
         if self._running:
             raise WeightUpdateError("requests are running: pause first")
-        if source.path is None:
-            raise WeightUpdateError(f"weight transfer backend {source.backend!r} is not supported; use a folder")
-        if not Path(source.path).is_dir():
-            raise WeightUpdateError(f"no such folder: {source.path}")
-        self._pending = (version, source)
+        self._pending = (version, source_folder(source))
         self._doubt = f"weight update to version {version} is under way"
 
     async def commit_weight_update(self, version: int, checksum: str) -> None:
@@ -195,9 +190,9 @@ class VllmEngine:
         if self._pending is None or self._pending[0] != version:
             begun = "none" if self._pending is None else self._pending[0]
             raise WeightUpdateError(f"commit of version {version}, but the update begun is {begun}")
-        source, self._pending = self._pending[1], None
+        folder, self._pending = self._pending[1], None
         try:
-            await self._reload(Path(source.path or ""), checksum)
+            await self._reload(folder, checksum)
         except Exception as error:
             self._doubt = f"weight update to version {version} failed: {error}"
             raise error if isinstance(error, WeightUpdateError) else WeightUpdateError(str(error)) from error
@@ -283,8 +278,6 @@ def _result(request: GenerationRequest, output: Any, version: int) -> Generation
     if request.log_probs:
         if output.logprobs is None or len(output.logprobs) != len(ids):
             raise EngineError("vLLM returned log-probabilities of another length than its tokens")
-        log_probs = tuple(
-            float(entry[token].logprob) for token, entry in zip(ids, output.logprobs, strict=True)
-        )
+        log_probs = tuple(float(entry[token].logprob) for token, entry in zip(ids, output.logprobs, strict=True))
     reasons: dict[Any, FinishReason] = {"stop": "stop", "length": "length"}
     return GenerationResult(ids, log_probs, reasons.get(output.finish_reason, "aborted"), version)

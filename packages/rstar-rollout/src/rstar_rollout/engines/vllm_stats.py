@@ -23,7 +23,7 @@ def make_stats() -> tuple[VllmStats, Any]:
     """The figures, and the logger factory for `AsyncLLM` that keeps them up to date."""
     stats = VllmStats()
 
-    class Recorder(StatLoggerBase):  # type: ignore[misc]  # vLLM is untyped here
+    class Recorder(StatLoggerBase):
         def __init__(self, vllm_config: Any, engine_index: int = 0) -> None:
             pass
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import torch
 from safetensors.torch import load_file
@@ -40,7 +41,7 @@ def load_model(folder: Path, dtype: str, device: str) -> LoadedModel:
     if not (folder / "config.json").is_file():
         raise UserInputError("model folder", str(folder), "a Hugging Face model folder with config.json")
     try:
-        model = AutoModelForCausalLM.from_pretrained(
+        model: Any = AutoModelForCausalLM.from_pretrained(
             folder, dtype=getattr(torch, dtype), attn_implementation=ATTENTION_NAME, local_files_only=True
         )
     except (OSError, ValueError) as error:

@@ -1,5 +1,6 @@
 """Trajectories and samples for tests that need no policy."""
 
+import hypothesis
 import pytest
 
 from rstar_eval.problems import EvalProblem

@@ -20,7 +20,10 @@ from rstar_protos.errors import InfrastructureError, ServiceUnavailableError, Us
 from rstar_rollout.client import RolloutClient
 from rstar_rollout.engines.base import EngineNotReadyError
 
-__all__ = ["EvaluationRun"]
+__all__ = ["PATIENCE_SECONDS", "EvaluationRun"]
+
+PATIENCE_SECONDS = 60.0
+"""How long a rollout service may be away before an evaluation is begun."""
 
 _USER_ERRORS = (
     grpc.StatusCode.INVALID_ARGUMENT,
@@ -85,7 +88,7 @@ class EvaluationRun:
             await asyncio.wait({work, failed})
 
     async def _evaluate(self, services: EvalServices, console: Console) -> Report:
-        client = RolloutClient(services.rollout)
+        client = RolloutClient(services.rollout, patience_seconds=PATIENCE_SECONDS)
         state = await client.state()
         checksums = sorted({engine.checksum for engine in state.engines if engine.checksum})
         # The checksum of the weights: a policy stays the same one under another path.

@@ -16,6 +16,7 @@ from pathlib import Path
 
 import nox
 from nox.command import CommandFailed
+from packaging.version import Version
 
 ROOT = Path(__file__).resolve().parent
 sys.path.insert(0, str(ROOT / "tools"))
@@ -251,15 +252,15 @@ def tests(session: nox.Session, name: str, version: str, with_torch: bool) -> No
 def minimums(session: nox.Session, name: str) -> None:
     """Unit tests of one package on its lowest Python with the lowest direct dependencies of its metadata."""
     light = name in LIGHT
+    version = WORKSPACE[name].pythons[0]
     wanted = (name, *LIGHT[name]) if light else (name, "rstar-rollout[embedded]", "rstar-eval[embedded]")
-    pins = {}
+    pins: dict[str, Version] = {}
     for item in wanted:
         base, _, asked = item.rstrip("]").partition("[")
-        for library, lowest in minimum_pins(WORKSPACE, base, filter(None, asked.split(","))).items():
+        for library, lowest in minimum_pins(WORKSPACE, base, filter(None, asked.split(",")), version).items():
             pins[library] = max(lowest, pins.get(library, lowest))
     listing = [f"{library}=={lowest}" for library, lowest in sorted(pins.items())]
-    version = WORKSPACE[name].pythons[0]
-    session.log(f"Python {version}, {', '.join(listing)}")
+    session.log(", ".join(listing))
     python = make(session, f"minimums-{name}", version, [*editable(*wanted), *listing, *TEST_TOOLS])
     options = ["--without-torch"] if light else []
     pytest(session, python, f"minimums-{name}", WORKSPACE[name].tests, "-m", NOT_HEAVY, *options)

@@ -117,11 +117,13 @@ def dependants(workspace: Mapping[str, Distribution], names: Iterable[str]) -> l
         reached |= more
 
 
-def minimum_pins(workspace: Mapping[str, Distribution], name: str, extras: Iterable[str] = ()) -> dict[str, Version]:
+def minimum_pins(
+    workspace: Mapping[str, Distribution], name: str, extras: Iterable[str] = (), python: str = PYTHONS[0]
+) -> dict[str, Version]:
     """Lowest version of each direct third-party dependency of a distribution and of its siblings.
 
-    Where two of them name a different lowest version of the same dependency, the higher one counts:
-    nothing below it satisfies both.
+    Dependencies whose marker excludes the Python version are left out. Where two distributions name a different
+    lowest version of the same dependency, the higher one counts: nothing below it satisfies both.
 
     Raises:
         ValueError: a dependency names no lowest version.
@@ -129,7 +131,8 @@ def minimum_pins(workspace: Mapping[str, Distribution], name: str, extras: Itera
     pins: dict[str, Version] = {}
     for sibling, asked in siblings(workspace, name, extras).items():
         for need in workspace[sibling].requirements(asked):
-            if need.name in workspace:
+            marker = {"python_version": python, "python_full_version": f"{python}.0"}
+            if need.name in workspace or (need.marker and not need.marker.evaluate(marker)):
                 continue
             lowest = [Version(part.version) for part in need.specifier if part.operator in {">=", "==", "~="}]
             if not lowest:

@@ -75,3 +75,9 @@ def test_a_dependency_without_a_lowest_version_is_refused() -> None:
 def test_every_dependency_of_the_repository_names_its_lowest_version(name: str) -> None:
     workspace = read_workspace()
     assert minimum_pins(workspace, name, workspace[name].extras)
+
+
+def test_a_dependency_for_another_python_has_no_pin() -> None:
+    workspace = {"old": distribution("old", "tomli>=2.0; python_version < '3.11'")}
+    assert minimum_pins(workspace, "old", python="3.10") == {"tomli": Version("2.0")}
+    assert minimum_pins(workspace, "old", python="3.11") == {}

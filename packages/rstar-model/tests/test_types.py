@@ -25,7 +25,7 @@ def test_wire_numbers_lead_back(ours) -> None:
 @pytest.mark.parametrize("ours", [pair[0] for pair in ENUMS])
 @pytest.mark.parametrize("number", [0, 99])
 def test_unset_and_unknown_numbers_are_refused(ours, number: int) -> None:
-    with pytest.raises(ValueError, match="unset|no name|99"):
+    with pytest.raises(ValueError, match=r"unset|no name|99"):
         ours.from_proto(number)
 
 

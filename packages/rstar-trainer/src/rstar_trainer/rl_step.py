@@ -222,7 +222,7 @@ def step_figures(groups: Sequence[ScoredGroup]) -> dict[str, float]:
         "tool_calls_per_rollout": calls / count,
         "tool_error_share": sum(t.failed_tool_calls for t in trajectories) / max(1, calls),
         "tool_error_share_correct": sum(t.failed_tool_calls for t in correct) / max(1, correct_calls),
-        "response_length": sum(t.response_tokens for t in trajectories) / count,
+        "response_tokens": sum(t.response_tokens for t in trajectories) / count,
         "policy_tokens": sum(t.policy_tokens for t in trajectories) / count,
         "turns": sum(t.turns for t in trajectories) / count,
         "groups_kept": float(sum(not group.rejected for group in groups)),

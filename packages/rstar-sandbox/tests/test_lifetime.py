@@ -139,11 +139,11 @@ async def test_a_stopped_slot_does_not_hold_a_call_for_ever(
 
 
 async def test_stopping_leaves_no_process(pool: WorkerPool, until: Until) -> None:
-    assert pool.zygote_pid is not None
+    zygote = pool.zygote_pid
+    assert zygote is not None
     call = asyncio.ensure_future(pool.run(_job("import time; time.sleep(60)")))
-    await until(lambda: pool.running and _programs(pool))
-    everything = [pool.zygote_pid, *_below(pool.zygote_pid)]
-    assert len(everything) >= 5
+    await until(lambda: len(_programs(pool)) == 1 and len(_below(zygote)) == _SLOTS + 1)
+    everything = [zygote, *_below(zygote)]
     await pool.stop()
     assert not any(_alive(pid) for pid in everything)
     assert (await call).outcome.status == "unavailable"

@@ -53,7 +53,7 @@ def serve(
     ),
     max_sessions: Annotated[int, typer.Option(help="Sessions open at the same time.")] = 16,
     seed: Annotated[
-        int | None, typer.Option(help="Make random numbers a function of the program; without it they are fresh.")
+        int | None, typer.Option(help="Make results a function of the program: random numbers and object addresses.")
     ] = None,
     work_dir: Annotated[Path | None, typer.Option(help="Where programs get their working directories.")] = None,
     warm: Annotated[str, typer.Option(help="Modules to import ahead, comma-separated.")] = "numpy,scipy,sympy",

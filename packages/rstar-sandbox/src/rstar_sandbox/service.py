@@ -14,6 +14,7 @@ from rstar_protos.errors import UserInputError
 from rstar_protos.sandbox.v1 import sandbox_pb2, sandbox_pb2_grpc
 from rstar_protos.service import ServeSettings, abort_with_retry_hint, serve
 from rstar_sandbox import metrics
+from rstar_sandbox.addresses import with_stable_addresses
 from rstar_sandbox.conversion import job_from_proto, limits_from_proto, response_from_outcome
 from rstar_sandbox.pool import Placed, PoolFullError, SlotLostError, WorkerPool
 from rstar_sandbox.remembered import DifferentRequestError, RememberedResults
@@ -170,7 +171,10 @@ class SandboxServicer(sandbox_pb2_grpc.SandboxServiceServicer):
 
     def _respond(self, request: Request, placed: Placed) -> Response:
         metrics.observe(placed)
-        return response_from_outcome(request.request_id, placed.outcome, placed.queue_seconds, self._pool.plan.level)
+        outcome = placed.outcome
+        if self._pool.settings.seed is not None:
+            outcome = with_stable_addresses(outcome)
+        return response_from_outcome(request.request_id, outcome, placed.queue_seconds, self._pool.plan.level)
 
 
 async def serve_sandbox(settings: SandboxSettings, serving: ServeSettings, zygote: ZygoteProcess | None = None) -> None:

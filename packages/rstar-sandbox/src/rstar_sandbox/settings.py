@@ -42,7 +42,8 @@ class SandboxSettings:
     folder: Path = field(default_factory=lambda: Path(tempfile.gettempdir()))
     """Where the working directories of programs are made."""
     seed: int | None = None
-    """Makes `random` and NumPy's global generator a function of the program; None: fresh entropy for each call."""
+    """Makes results a function of the program: `random` and NumPy's global generator are seeded by it, and object
+    addresses in output are renumbered. None: fresh random numbers for each call, output as it is."""
     max_sessions: int = 16
     session_seconds: float = 600.0
     """Idle time after which a session is closed, unless it was opened with its own."""

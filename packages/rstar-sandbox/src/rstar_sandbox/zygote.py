@@ -81,6 +81,7 @@ class Zygote:
                 isolation.enter_slot_namespaces(self._plan)
                 pid = os.fork()
                 if pid == 0:
+                    os.close(told_write)  # so that the zygote sees the end of a maker that is killed just now
                     self._become_slot(number, connection, go_read, go_write)
                 os.write(told_write, str(pid).encode())
             finally:
@@ -93,16 +94,18 @@ class Zygote:
         connection.close()
         if told:
             self._slots[int(told)] = number
+            with contextlib.suppress(BrokenPipeError):  # a slot that died at once is reaped like any other
+                os.write(go_write, b"g")
         else:
             self._tell({"gone": number, "status": -1})
-        os.write(go_write, b"g") if told else None
         os.close(go_write)
 
-    def _become_slot(self, number: int, connection: socket.socket, go_read: int, go_write: int) -> NoReturn:
+    def _become_slot(self, number: int, connection: socket.socket, go_read: int, go_write: int) -> None:
         try:
             os.close(go_write)
             # Only now is the zygote this process's parent, so that the death signal below is about the zygote.
-            os.read(go_read, 1)
+            if not os.read(go_read, 1):
+                return  # the zygote does not know of this slot
             _linux.set_parent_death_signal(signal.SIGKILL)
             _linux.set_child_subreaper()
             signal.set_wakeup_fd(-1)

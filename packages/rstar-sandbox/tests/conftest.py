@@ -48,10 +48,10 @@ async def small() -> AsyncIterator[sandbox_pb2_grpc.SandboxServiceStub]:
 
 @pytest.fixture
 def until() -> Callable[[Callable[[], Any]], Awaitable[None]]:
-    """Waits until a condition, plain or async, comes true; fails after half a minute."""
+    """Waits until a condition, plain or async, comes true; fails after a minute."""
 
     async def wait(condition: Callable[[], Any]) -> None:
-        deadline = time.monotonic() + 30
+        deadline = time.monotonic() + 60
         while True:
             result = condition()
             if inspect.isawaitable(result):

@@ -93,7 +93,10 @@ def test_a_detached_process_neither_delays_the_answer_nor_survives(sandbox: Sand
     code = f"import subprocess; subprocess.Popen(['sleep', '{seconds}'], start_new_session=True); print('done')"
     results = [sandbox.run(code) for _ in range(5)]
     assert all(result.status is Status.OK and result.stdout == b"done\n" for result in results)
-    assert min(result.wall_seconds for result in results) < 0.1
+    # 100 ms, beyond what this machine takes now for the same program when nothing is left behind.
+    plain = [sandbox.run(code.replace(seconds, "0")) for _ in range(5)]
+    fastest = min(result.wall_seconds for result in results)
+    assert fastest < 0.1 + 2 * min(result.wall_seconds for result in plain)
     assert _left(seconds) == []
 
 
@@ -122,6 +125,23 @@ time.sleep(0.3)
 def test_a_forked_child_that_reaches_the_end_does_not_report_for_its_parent(sandbox: Sandbox) -> None:
     result = sandbox.run("import os\npid = os.fork()\nif pid: os.waitpid(pid, 0)\n'child' if pid == 0 else 'parent'")
     assert (result.status, result.value) == (Status.OK, "'parent'")
+
+
+# 8: bombs
+
+
+def test_a_fork_bomb_is_ended_and_the_next_call_is_served(sandbox: Sandbox) -> None:
+    code = "import os\nwhile True:\n    try: os.fork()\n    except OSError: pass"
+    result = sandbox.run(code, timeout_s=20)
+    assert result.status in (Status.CRASHED, Status.TIMEOUT, Status.MEMORY_LIMIT)
+    assert sandbox.run("1").value == "1"
+
+
+def test_a_thread_bomb_is_ended_and_the_next_call_is_served(sandbox: Sandbox) -> None:
+    code = "import threading, time\nwhile True:\n    threading.Thread(target=time.sleep, args=(60,)).start()"
+    result = sandbox.run(code, timeout_s=20)
+    assert result.status is not Status.OK
+    assert sandbox.run("1").value == "1"
 
 
 # 10, 12: time

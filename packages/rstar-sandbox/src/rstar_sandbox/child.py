@@ -23,14 +23,13 @@ from typing import Any, NoReturn
 from rstar_sandbox import isolation
 from rstar_sandbox.messages import Job
 from rstar_sandbox.program import Ending, fresh_main, run_source
+from rstar_sandbox.watch import MAX_PROCESSES
 
 __all__ = ["PROGRAM_NAME", "Descriptors", "enter", "give_stdin", "run_child", "send_report"]
 
 PROGRAM_NAME = "main.py"
 MAX_FILE_BYTES = 256 * 1024 * 1024
 MAX_OPEN_FILES = 256
-MAX_PROCESSES = 128
-"""Processes and threads of the slot's user id together; only counts where slots have their own."""
 # High numbers, out of the way of programs that count on 3 being the next one.
 _REPORT_DESCRIPTOR = MAX_OPEN_FILES - 1
 _CHANNEL_DESCRIPTOR = MAX_OPEN_FILES - 2

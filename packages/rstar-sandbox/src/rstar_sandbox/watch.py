@@ -16,10 +16,13 @@ from rstar_sandbox.capture import Capture
 from rstar_sandbox.limits import Limits
 from rstar_sandbox.messages import receive
 
-__all__ = ["MAX_OUTPUT_BYTES", "MAX_REPORT_BYTES", "Pipes", "ServiceGoneError", "Watch"]
+__all__ = ["MAX_OUTPUT_BYTES", "MAX_PROCESSES", "MAX_REPORT_BYTES", "Pipes", "ServiceGoneError", "Watch"]
 
 MAX_OUTPUT_BYTES = 64 * 1024 * 1024
 """Standard output and error together after which a program is killed with OUTPUT_LIMIT."""
+MAX_PROCESSES = 128
+"""Processes of one call after which it is killed as CRASHED; where slots have users of their own, the kernel refuses
+more, threads included."""
 MAX_REPORT_BYTES = 4 * 1024 * 1024
 _WATCH_SECONDS = 0.02
 _NO_PIDFD_SECONDS = 0.002
@@ -136,8 +139,10 @@ class Watch:
             self._kill("output_limit")
         if now >= self._memory_checked + _WATCH_SECONDS:
             self._memory_checked = now
-            limit = self._limits.memory_bytes
-            if processes.memory_of(processes.descendants(), self._inherited, limit) > limit:
+            limit, pids = self._limits.memory_bytes, processes.descendants()
+            if len(pids) > MAX_PROCESSES:
+                self._kill("crashed")
+            elif processes.memory_of(pids, self._inherited, limit) > limit:
                 self._kill("memory_limit")
 
     def _reach_deadline(self, now: float) -> None:

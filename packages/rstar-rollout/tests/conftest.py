@@ -42,18 +42,18 @@ def write_model(folder: Path, seed: int = 0, scale: float = 1.0) -> Path:
     torch.manual_seed(seed)
     config = LlamaConfig(
         vocab_size=259,
-        hidden_size=48,
+        hidden_size=64,
         intermediate_size=96,
         num_hidden_layers=2,
-        num_attention_heads=6,
+        num_attention_heads=4,
         num_key_value_heads=2,
-        head_dim=8,
+        head_dim=32,
         max_position_embeddings=4096,
         eos_token_id=258,
         bos_token_id=None,
         pad_token_id=0,
         tie_word_embeddings=True,
-        initializer_range=0.3 * scale,
+        initializer_range=0.2 * scale,
     )
     LlamaForCausalLM(config).save_pretrained(folder)
     return folder

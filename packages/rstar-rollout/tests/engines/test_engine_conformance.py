@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import math
 from collections.abc import AsyncIterator, Awaitable, Callable
 from pathlib import Path
@@ -53,33 +54,41 @@ def checksum_of(folder: Path) -> str:
     return folder_checksum(folder)
 
 
-@pytest.fixture(
-    params=[
-        "scripted",
-        "transformers-rounds",
-        "transformers-continuous",
-        pytest.param("vllm", marks=pytest.mark.heavy),
-    ]
-)
-async def engine(request: pytest.FixtureRequest, tiny_model: Path) -> AsyncIterator[Engine]:
+MODELS = ["transformers-rounds", "transformers-continuous", pytest.param("vllm", marks=pytest.mark.heavy)]
+
+
+@contextlib.asynccontextmanager
+async def started(kind: str, folder: Path) -> AsyncIterator[Engine]:
     made: Engine
-    if request.param == "scripted":
+    if kind == "scripted":
         made = ScriptedEngine(lambda r: [1 + r.noise.sample_index] * 100)
-    elif request.param == "vllm":
-        pytest.importorskip("vllm")
+    elif kind == "vllm":
         from rstar_rollout.engines.vllm_engine import VllmEngine, VllmSettings
 
-        made = VllmEngine(tiny_model, VllmSettings(kv_gib=0.25, max_model_tokens=512))
+        made = VllmEngine(folder, VllmSettings(kv_gib=0.25, max_model_tokens=512))
     else:
         from rstar_rollout.engines.transformers_engine import TransformersEngine, TransformersSettings
 
-        settings = TransformersSettings(
-            dtype="float32", deterministic=request.param.endswith("rounds"), max_batch=4, threads=1
-        )
-        made = TransformersEngine(tiny_model, settings)
+        settings = TransformersSettings(dtype="float32", deterministic=kind.endswith("rounds"), max_batch=4, threads=1)
+        made = TransformersEngine(folder, settings)
     await made.start()
-    yield made
-    await made.shutdown()
+    try:
+        yield made
+    finally:
+        await made.shutdown()
+
+
+@pytest.fixture(params=["scripted", *MODELS])
+async def engine(request: pytest.FixtureRequest, tiny_model: Path) -> AsyncIterator[Engine]:
+    async with started(request.param, tiny_model) as made:
+        yield made
+
+
+@pytest.fixture(params=MODELS)
+async def slow_engine(request: pytest.FixtureRequest, tiny_model: Path) -> AsyncIterator[Engine]:
+    """Engines that take a while; the scripted one answers at once, its hold is tested with the agent loop."""
+    async with started(request.param, tiny_model) as made:
+        yield made
 
 
 async def test_stops_at_length_with_one_log_prob_per_token(engine: Engine):
@@ -116,27 +125,23 @@ async def test_same_noise_gives_same_tokens(engine: Engine):
     assert [r.token_ids for r in first] == [r.token_ids for r in second]
 
 
-async def test_abort_of_a_running_request_returns_it(engine: Engine, until):
-    if engine.name == "scripted":
-        pytest.skip("the scripted engine answers at once; its hold is tested with the agent loop")
-    task = asyncio.create_task(engine.generate(request(max_new_tokens=400, stop_ids=frozenset())))
-    await until(generating(engine))
-    engine.abort(["r0"])
+async def test_abort_of_a_running_request_returns_it(slow_engine: Engine, until):
+    task = asyncio.create_task(slow_engine.generate(request(max_new_tokens=400, stop_ids=frozenset())))
+    await until(generating(slow_engine))
+    slow_engine.abort(["r0"])
     result = await task
     assert result.finish_reason == "aborted"
     assert len(result.token_ids) == len(result.log_probs) < 400
 
 
-async def test_cancelling_the_call_frees_the_request(engine: Engine, until):
-    if engine.name == "scripted":
-        pytest.skip("the scripted engine answers at once")
-    task = asyncio.create_task(engine.generate(request(max_new_tokens=400, stop_ids=frozenset())))
-    await until(generating(engine))
+async def test_cancelling_the_call_frees_the_request(slow_engine: Engine, until):
+    task = asyncio.create_task(slow_engine.generate(request(max_new_tokens=400, stop_ids=frozenset())))
+    await until(generating(slow_engine))
     task.cancel()
     with pytest.raises(asyncio.CancelledError):
         await task
-    assert (await engine.generate(request(1))).token_ids
-    state = await engine.state()
+    assert (await slow_engine.generate(request(1))).token_ids
+    state = await slow_engine.state()
     assert state.running == state.waiting == 0
 
 

@@ -23,6 +23,8 @@ Response = str | Iterable[SegmentLike | Mapping[str, object]]
 
 # On a machine that is too busy, the second attempt gets this many times the wall-clock time, and no more CPU.
 _BUSY_PATIENCE = 10.0
+# Longer answers are not repeated often, and would make the cache large.
+_MAX_CACHED_LENGTH = 500
 
 
 @dataclass(frozen=True)
@@ -118,7 +120,8 @@ class Judge:
             return
         judgement = done.result()
         # What a loaded machine caused may come out otherwise the next time.
-        if self._cache_size and judgement.status not in (VerdictStatus.UNSCORABLE, VerdictStatus.TIMEOUT):
+        repeatable = judgement.status not in (VerdictStatus.UNSCORABLE, VerdictStatus.TIMEOUT)
+        if self._cache_size and repeatable and len(pending.candidate) <= _MAX_CACHED_LENGTH:
             self._cache[pending] = judgement
             if len(self._cache) > self._cache_size:
                 self._cache.popitem(last=False)

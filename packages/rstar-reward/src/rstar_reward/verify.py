@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import asyncio
 import atexit
+import contextlib
 import os
 import threading
 from collections.abc import Iterable, Sequence
 from concurrent.futures import Future
 
-from rstar_protos.errors import InfrastructureError
+from rstar_protos.errors import InfrastructureError, ServiceUnavailableError
 from rstar_reward.judge import Judge, PendingComparison, Response, prepare
 from rstar_reward.verdict import Verdict, VerdictStatus
 from rstar_reward.workers import WorkerPool
@@ -39,7 +40,7 @@ def verify(gold: str, response: Response, *, end_reason: object = None, verifier
     prepared = prepare(gold, response, end_reason, verifier)
     if isinstance(prepared, Verdict):
         return prepared
-    return _result(_background().submit(prepared))
+    return _result(_submit(prepared))
 
 
 def verify_many(
@@ -52,12 +53,21 @@ def verify_many(
     """
     prepared = [prepare(gold, response, end_reason, verifier) for gold, response in pairs]
     waiting: Sequence[Verdict | Future[Verdict]] = [
-        item if isinstance(item, Verdict) else _background().submit(item) for item in prepared
+        item if isinstance(item, Verdict) else _submit(item) for item in prepared
     ]
-    return [item if isinstance(item, Verdict) else _result(item) for item in waiting]
+    return [_result(item) for item in waiting]
 
 
-def _result(future: Future[Verdict]) -> Verdict:
+def _submit(pending: PendingComparison) -> Verdict | Future[Verdict]:
+    try:
+        return _background().submit(pending)
+    except InfrastructureError as error:
+        return Verdict(VerdictStatus.UNSCORABLE, str(error), pending.candidate)
+
+
+def _result(future: Verdict | Future[Verdict]) -> Verdict:
+    if isinstance(future, Verdict):
+        return future
     try:
         return future.result()
     except InfrastructureError as error:
@@ -94,7 +104,8 @@ class _Background:
         """Ends the workers."""
         if self.pid != os.getpid() or self._pool is None or not self._loop.is_running():
             return
-        asyncio.run_coroutine_threadsafe(self._pool.close(), self._loop).result(5)
+        with contextlib.suppress(Exception):  # the interpreter is ending; the kernel ends the workers in any case
+            asyncio.run_coroutine_threadsafe(self._pool.close(), self._loop).result(5)
         self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join(5)
 
@@ -108,7 +119,7 @@ class _Background:
         try:
             await self._pool.start()
         except Exception as error:
-            self._started.set_exception(error)
+            self._started.set_exception(ServiceUnavailableError(f"the workers cannot be started: {error}"))
         else:
             self._started.set_result(Judge(self._pool))
 

@@ -7,11 +7,11 @@ from fractions import Fraction
 from rstar_reward.math import nodes as n
 from rstar_reward.math.building import as_base, items_of, literal, signed, times
 from rstar_reward.math.cursor import Cursor
-from rstar_reward.math.lexer import FUNCTIONS, GREEK, ParseError, Token
+from rstar_reward.math.lexer import FUNCTIONS, GREEK, ParseError, Token, UnknownNotationError
 
 __all__ = ["DECORATED", "AtomParser"]
 
-_MATRICES = frozenset({"matrix", "pmatrix", "bmatrix", "Bmatrix", "vmatrix", "Vmatrix", "smallmatrix", "array"})
+_MATRICES = frozenset({"matrix", "pmatrix", "bmatrix", "Bmatrix", "smallmatrix", "array"})
 DECORATED = frozenset({"angle", "triangle", "overline", "vec", "hat", "bar", "tilde", "overrightarrow", "widehat",
                         "mathcal", "mathfrak", "measuredangle"})  # fmt: skip
 _NUMBER_SETS = {"R": "Reals", "Z": "Integers", "N": "Naturals", "Q": "Rationals", "C": "Complexes"}
@@ -189,7 +189,7 @@ class AtomParser(Cursor):
                 raise ParseError("\\langle is not closed")
             self.next()
             return n.Sequence("(", ")", items_of(inner))
-        raise ParseError(f"\\{name} is not known")
+        raise UnknownNotationError(f"\\{name} is not known")
 
     def _root(self, name: str) -> n.Node:
         index: n.Node = n.Number(Fraction(3 if name == "cbrt" else 2))
@@ -293,7 +293,7 @@ class AtomParser(Cursor):
 
     def _matrix(self) -> n.Node:
         if self._subscript() not in _MATRICES:
-            raise ParseError("an environment that is no matrix")
+            raise UnknownNotationError("an environment that is no matrix")
         if self.is_sign("{"):  # the columns of an array
             self._subscript()
         rows: list[tuple[n.Node, ...]] = []

@@ -12,7 +12,7 @@ from itertools import product
 
 from rstar_reward.math import nodes as n
 from rstar_reward.math.guards import too_complex
-from rstar_reward.math.lexer import ParseError
+from rstar_reward.math.lexer import ParseError, UnknownNotationError
 from rstar_reward.math.measures import same_measured
 from rstar_reward.math.normalise import normalise
 from rstar_reward.math.parser import parse_answer
@@ -55,6 +55,10 @@ def compare(gold: str, candidate: str) -> Judgement:
         return Judgement(VerdictStatus.TOO_COMPLEX, str(error))
     if readable:
         return Judgement(VerdictStatus.WRONG, "not equivalent")
+    if not _could_be_read(answer):
+        if unusable_gold(gold):
+            return Judgement(VerdictStatus.BAD_GOLD, "it cannot be read as a mathematical answer")
+        return Judgement(VerdictStatus.WRONG, "not a mathematical answer")
     return _compare_symbolically(reference, answer)
 
 
@@ -76,6 +80,17 @@ def _parsed(text: str, thousands: bool) -> n.Node | None:
         return parse_answer(text, thousands)
     except (ParseError, NoValueError):
         return None
+
+
+def _could_be_read(text: str) -> bool:
+    """True unless our grammar knows all the notation of a text and still finds no sense in it."""
+    try:
+        parse_answer(text)
+    except UnknownNotationError:
+        return True
+    except (ParseError, NoValueError):
+        return False
+    return True
 
 
 def _compare_words(reference: str, answer: str) -> Judgement | None:

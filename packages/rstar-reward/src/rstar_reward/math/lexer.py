@@ -9,11 +9,15 @@ from dataclasses import dataclass, replace
 
 from rstar_reward.math.words import CONNECTIVES
 
-__all__ = ["ParseError", "Token", "tokenize"]
+__all__ = ["ParseError", "Token", "UnknownNotationError", "tokenize"]
 
 
 class ParseError(ValueError):
     """The text is not an answer in the grammar."""
+
+
+class UnknownNotationError(ParseError):
+    """A macro or environment that the grammar does not have: others may know it."""
 
 
 @dataclass(frozen=True)

@@ -70,7 +70,9 @@ def _same_unknown(one: _Quantity, other: _Quantity) -> bool:
     if one.unknown and other.unknown and one.unknown.removesuffix("s") != other.unknown.removesuffix("s"):
         return False
     stray = other.unknown if not one.unknown else ""
-    if stray and not (_PLURAL_NOUN.fullmatch(stray) and stray not in _NO_NOUNS):
+    # Five sixths are not five.
+    counted = _PLURAL_NOUN.fullmatch(stray) and stray not in _NO_NOUNS and not stray.endswith("ths")
+    if stray and not counted:
         return False
     return one.dimension == other.dimension and same_value(one.scaled(), other.scaled())
 

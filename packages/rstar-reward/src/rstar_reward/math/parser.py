@@ -11,7 +11,7 @@ from fractions import Fraction
 from rstar_reward.math import nodes as n
 from rstar_reward.math.atoms import DECORATED, AtomParser
 from rstar_reward.math.building import as_list, literal, primed, signed, times
-from rstar_reward.math.lexer import FUNCTIONS, GREEK, ParseError, tokenize
+from rstar_reward.math.lexer import FUNCTIONS, GREEK, ParseError, UnknownNotationError, tokenize
 from rstar_reward.math.units import SCALES, known_unit
 
 __all__ = ["parse_answer"]
@@ -34,8 +34,10 @@ def parse_answer(text: str, thousands: bool = True) -> n.Node:
     parser = _Parser(tokenize(text, thousands))
     parser.skip("sign", ".", at_end=True)
     node = parser.answer()
-    if parser.peek() is not None:
-        raise ParseError(f"unexpected {parser.peek()!r}")
+    following = parser.peek()
+    if following is not None:
+        kind = UnknownNotationError if following.kind == "macro" else ParseError
+        raise kind(f"unexpected {following.text!r}")
     return node
 
 

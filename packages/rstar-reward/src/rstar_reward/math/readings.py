@@ -45,6 +45,8 @@ def _relation(node: n.Relation) -> Reading:
             named, _ = _names(node.operands[0])
             return Reading(None, node.operands[1] if named else node.operands[0])
         return _relation(n.Relation(node.operands[: kept + 1], node.signs[:kept]))
+    if node.signs == ("in",) and isinstance(node.operands[1], n.Sequence) and node.operands[1].opening == "\\{":
+        return Reading(_names(node.operands[0])[1], node.operands[1])
     if set(node.signs) != {"="}:
         return Reading(None, node)
     first, *others = node.operands
@@ -90,7 +92,9 @@ def _names(node: n.Node) -> tuple[bool, tuple[str, ...] | None]:
         # a + b = 5 where a + b was asked for; 2x = 10 is an equation.
         return bool(free_symbols(node)), None
     if isinstance(node, n.Function) and node.name == "abs":
-        return _names(node.arguments[0])[0], None
+        # |AB| is a length; |x| = 5 does not say that x is 5.
+        inner = node.arguments[0]
+        return isinstance(inner, n.Symbol) and len(inner.name) > 1 and inner.name.isupper(), None
     return False, None
 
 

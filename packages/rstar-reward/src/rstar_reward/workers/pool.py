@@ -43,7 +43,7 @@ class PoolSettings:
     """After this it is killed: a long call into C does not let it give up."""
     memory_bytes: int = 1200 * 1024 * 1024
     """Address space of one worker."""
-    start_seconds: float = 60.0
+    start_seconds: float = 150.0
     """How long a zygote may take to import its libraries."""
     warm: tuple[str, ...] = ("math",)
     """Verifiers that the zygote warms up."""

@@ -80,7 +80,7 @@ SERVICES = {
         Service(
             "sandbox",
             "rstar.sandbox.v1.SandboxService",
-            ("-m", "rstar_sandbox", "serve"),
+            ("-m", "rstar_sandbox", "serve", "--slots", "2", "--warm", ""),
             ("rstar_sandbox",),
             "Execute",
             sandbox_pb2.ExecuteRequest(code="6*7"),
@@ -231,7 +231,7 @@ def server(
 def tool_sandbox(tmp_path_factory: pytest.TempPathFactory, certificates: Certificates) -> Iterator[Server]:
     """The sandbox that rollouts run their tools in."""
     folder = tmp_path_factory.mktemp("tool-sandbox")
-    with running(_available("sandbox"), "embedded", folder, certificates, ["--slots", "4", "--warm", ""]) as found:
+    with running(_available("sandbox"), "embedded", folder, certificates) as found:
         yield found
 
 
@@ -272,7 +272,7 @@ def certificates(tmp_path_factory: pytest.TempPathFactory) -> Certificates:
     return Certificates(folder / "ca.pem", *files, folder / "token")
 
 
-def eventually(condition: Callable[[], bool], what: str, seconds: float = 20.0) -> None:
+def eventually(condition: Callable[[], bool], what: str, seconds: float = 60.0) -> None:
     """Waits until a condition holds; fails saying what did not come true."""
     give_up = time.monotonic() + seconds
     while not condition():

@@ -77,7 +77,7 @@ def serve(
     max_batch: MaxBatch = 96,
     kv_gib: KvGib = None,
     device: Device = "cpu",
-    max_model_tokens: Annotated[OptionalInt, typer.Option(help="vLLM: longest sequence.")] = None,
+    max_model_tokens: Annotated[OptionalInt, typer.Option(help="Longest sequence; none: the model's own.")] = None,
     tensor_parallel: Annotated[int, typer.Option(help="vLLM: GPUs per engine.")] = 1,
     max_tool_calls: Annotated[int, typer.Option(help="Tool calls in flight at once.")] = 64,
     tool_patience: Annotated[float, typer.Option(help="Seconds to go on trying while the sandbox is away.")] = 60.0,

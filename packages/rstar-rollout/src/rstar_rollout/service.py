@@ -15,6 +15,7 @@ from rstar_protos.errors import InfrastructureError, UserInputError
 from rstar_protos.rollout.v1 import rollout_pb2, rollout_pb2_grpc
 from rstar_rollout.agent_loop import AgentLoop, RolloutBatch
 from rstar_rollout.engines.base import EngineNotReadyError, WeightUpdateError
+from rstar_rollout.metrics import record
 from rstar_rollout.wire import (
     engine_state_to_proto,
     limits_from_proto,
@@ -127,6 +128,7 @@ class RolloutServicer(rollout_pb2_grpc.RolloutServiceServicer):
                     if trajectory is None:
                         continue
                     finished += 1
+                    record(trajectory)
                     yield rollout_pb2.GenerateGroupsResponse(trajectory=trajectory_to_proto(trajectory))
                 if time.monotonic() - last >= _PROGRESS_SECONDS:
                     last = time.monotonic()

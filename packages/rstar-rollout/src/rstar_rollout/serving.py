@@ -59,7 +59,7 @@ class RolloutOptions:
     """Endpoint of a SandboxService; None: no tools."""
     sandbox_security: ClientSecurity = field(default_factory=ClientSecurity)
     tool_patience_seconds: float = 60.0
-    tool_queue_seconds: float = 60.0
+    tool_queue_seconds: float = 300.0
     max_tool_calls: int = 64
 
 
@@ -95,6 +95,7 @@ def build_engine(model: Path, options: EngineOptions) -> Engine:
             kv_gib=options.kv_gib if options.kv_gib is not None else TransformersSettings.kv_gib,
             threads=options.threads,
             device=options.device,
+            max_model_tokens=options.max_model_tokens,
         ),
     )
 

@@ -63,11 +63,12 @@ class SandboxToolExecutor:
     Args:
         channel: to the service.
         patience_seconds: how long to go on trying while the service is away or full; a restart only delays.
-        queue_seconds: how long a call may wait in the service's queue on top of its own time limit.
+        queue_seconds: how long a call may wait in the service's queue on top of its own time limit. Generous: a
+            round of endless programs fills the queue, and waiting for them is nobody's fault.
     """
 
     def __init__(
-        self, channel: grpc.aio.Channel, *, patience_seconds: float = 60.0, queue_seconds: float = 60.0
+        self, channel: grpc.aio.Channel, *, patience_seconds: float = 60.0, queue_seconds: float = 300.0
     ) -> None:
         self.specs: tuple[ToolSpec, ...] = (PYTHON_TOOL,)
         self._stub = sandbox_pb2_grpc.SandboxServiceStub(channel)

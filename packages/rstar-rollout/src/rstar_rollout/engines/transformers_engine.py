@@ -52,6 +52,8 @@ class TransformersSettings:
     threads: int | None = None
     """CPU threads of the model thread; None: torch's own choice."""
     device: str = "cpu"
+    max_model_tokens: int | None = None
+    """Longest sequence, prompt included; None: what the model was made for."""
 
 
 class TransformersEngine:
@@ -92,7 +94,8 @@ class TransformersEngine:
             torch.set_num_threads(self._settings.threads)
         loaded = load_model(self._folder, self._settings.dtype, self._settings.device)
         self._model = loaded.model
-        self.max_model_tokens = loaded.max_tokens
+        limits = [n for n in (loaded.max_tokens, self._settings.max_model_tokens) if n is not None]
+        self.max_model_tokens = min(limits, default=None)
         self._worker.batch = ContinuousBatch(
             loaded.model,
             max_batch=self._settings.max_batch,

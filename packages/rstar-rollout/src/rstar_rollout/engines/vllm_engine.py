@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -83,6 +84,8 @@ class VllmEngine:
         """
         if not (self._folder / "config.json").is_file():
             raise UserInputError("model folder", str(self._folder), "a Hugging Face model folder with config.json")
+        # Standard output belongs to the ready line of a service.
+        os.environ.setdefault("VLLM_LOGGING_STREAM", "ext://sys.stderr")
         try:
             import vllm  # noqa: F401  the check is the import
         except ImportError as error:

@@ -1,0 +1,28 @@
+"""Prometheus metrics of the rollout service, beside those that every service has."""
+
+from __future__ import annotations
+
+from prometheus_client import Counter, Histogram
+
+from rstar_model.trajectory import Trajectory
+
+__all__ = ["record"]
+
+_ROLLOUTS = Counter("rstar_rollouts_total", "Finished rollouts", ["end_reason"])
+_TOOL_CALLS = Counter("rstar_rollout_tool_calls_total", "Tool calls of finished rollouts", ["status"])
+_TOKENS = Counter("rstar_rollout_tokens_total", "Tokens of finished rollouts after the prompt", ["kind"])
+_SECONDS = Histogram(
+    "rstar_rollout_seconds",
+    "From the first turn of a rollout to its end",
+    buckets=(0.1, 0.3, 1, 3, 10, 30, 100, 300, 1000),
+)
+
+
+def record(trajectory: Trajectory) -> None:
+    """Count a finished rollout."""
+    _ROLLOUTS.labels(trajectory.end_reason.value).inc()
+    for call in trajectory.tool_calls:
+        _TOOL_CALLS.labels(call.status.value).inc()
+    _TOKENS.labels("policy").inc(trajectory.policy_tokens)
+    _TOKENS.labels("other").inc(trajectory.response_tokens - trajectory.policy_tokens)
+    _SECONDS.observe(trajectory.wall_seconds)

@@ -195,8 +195,21 @@ def contracts(session: nox.Session) -> None:
 
 @nox.session
 def e2e(session: nox.Session) -> None:
-    """Tests marked heavy: real vLLM on the CPU, DeepSpeed, Ray and a real language model."""
-    pytest(session, heavy(session), "e2e", *test_folders(list(WORKSPACE)), ROOT / "tests", "-m", "heavy and not gpu")
+    """Whole runs of the trainer, and all tests marked heavy: real vLLM (CPU), DeepSpeed, Ray, a real model."""
+    python = heavy(session)
+    rest = [*test_folders(list(WORKSPACE)), ROOT / "tests" / "contracts"]
+    selections = (
+        ("e2e", [ROOT / "tests" / "e2e"], "not gpu"),
+        ("heavy", rest, "heavy and not gpu"),
+    )
+    failed = []
+    for report, folders, marks in selections:
+        try:
+            pytest(session, python, report, *folders, "-m", marks)
+        except CommandFailed:
+            failed.append(report)
+    if failed:
+        session.error(f"failed: {', '.join(failed)}")
 
 
 @nox.session(default=False)

@@ -186,3 +186,12 @@ def test_fingerprint_follows_text_and_answer():
     assert one.fingerprint == EvalProblem("b", "p", "1", ("tag",)).fingerprint
     assert len({one.fingerprint, EvalProblem("a", "q", "1").fingerprint, EvalProblem("a", "p", "2").fingerprint}) == 3
     assert re.fullmatch("[0-9a-f]{16}", one.fingerprint)
+
+
+@pytest.mark.shared_data
+@pytest.mark.parametrize("name", ["gsm8k_train_2000", "math500", "aime24", "aime25", "hmmt25_feb"])
+def test_every_row_of_a_real_benchmark_file_is_read(shared_data, name):
+    path = shared_data / f"{name}.jsonl"
+    problems = load_problems(path)
+    assert len(problems) == path.read_bytes().count(b"\n")
+    assert all(problem.answer and problem.problem for problem in problems)

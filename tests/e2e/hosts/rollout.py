@@ -2,7 +2,7 @@
 
 What the policy says is decided by the problem, the sample and the stage:
 
-- turn 0: it computes the answer with the tool; where there are gates, samples 0 and 1 let the program take a while;
+- turn 0: it computes the answer with the tool; in the first step of `rl-1` samples 0 and 1 take a while over it;
 - turn 1: it declares the gold answer, or one that is wrong: even samples of ordinary problems are right, all of those
   that begin with `easy` are, and all of those in a stage called `solved`.
 
@@ -34,6 +34,8 @@ from rstar_rollout.tool_executor import SandboxToolExecutor
 GATES = os.environ.get("RSTAR_E2E_GATES")
 _PROGRAM_SECONDS = 2.0
 _POLL_SECONDS = 0.02
+# A gate that nobody opens: the test is gone.
+_GATE_SECONDS = 1800.0
 
 
 class Policy:
@@ -52,8 +54,8 @@ class Policy:
         problem = text.partition(self._before_problem)[2].partition(self._format.end_of_turn)[0]
         answer, sample = int(self._gold[problem]), request.noise.sample_index
         if request.noise.turn == 0:
-            nap = f"import time; time.sleep({_PROGRAM_SECONDS})\n" if GATES and sample < 2 else ""
-            code = f"{nap}print({answer})"
+            slow = sample < 2 and stage_and_step(request) == ("rl-1", "0")
+            code = f"import time; time.sleep({_PROGRAM_SECONDS}); print({answer})" if slow else f"print({answer})"
             return f"I compute.</reason>\n{self._format.tool_call_text(PYTHON_TOOL.name, {'code': code, 'input': ''})}"
         right = sample % 2 == 0 or problem.startswith("easy") or stage_and_step(request)[0] == "solved"
         return f"Done.</reason><answer>\\boxed{{{answer if right else answer + 1}}}</answer>"
@@ -69,10 +71,15 @@ class GatedEngine(ScriptedEngine):
             return await super().generate(request)
         gate = Path(GATES) / f"{stage}-{step}-{request.noise.turn}"
         gate.mkdir(exist_ok=True)
-        while not gate.with_suffix(".open").exists():  # noqa: ASYNC110 - another process makes the file
-            await asyncio.sleep(_POLL_SECONDS)
+        await asyncio.wait_for(opened(gate), _GATE_SECONDS)
         (gate / request.sequence_id.replace("/", "_")).touch()
         return await super().generate(request)
+
+
+async def opened(gate: Path) -> None:
+    """Returns when the test has opened a gate."""
+    while not gate.with_suffix(".open").exists():  # noqa: ASYNC110 - another process makes the file
+        await asyncio.sleep(_POLL_SECONDS)
 
 
 def stage_and_step(request: GenerationRequest) -> tuple[str, str]:

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from e2e_processes import alive, arguments_of, children_of, eventually
+from e2e_processes import PATIENCE, alive, arguments_of, children_of, eventually
 
 from rstar_protos.errors import UserInputError
 from rstar_protos.sandbox.v1 import sandbox_pb2, sandbox_pb2_grpc
@@ -93,9 +93,9 @@ class Trainer:
     def wait(self, seconds: float = 600.0) -> int:
         """Waits for its end and returns its exit code."""
         try:
-            return self.process.wait(seconds)
+            return self.process.wait(seconds * PATIENCE)
         except subprocess.TimeoutExpired:
-            pytest.fail(f"the trainer did not end within {seconds:g} s:\n{self.told()}")
+            pytest.fail(f"the trainer did not end within {seconds * PATIENCE:g} s:\n{self.told()}")
 
     def until(self, condition: Callable[[], object], what: str, seconds: float = 600.0) -> None:
         """Waits for something that the running trainer brings about."""
@@ -149,7 +149,7 @@ class Trainer:
         with open_sync_channel(arguments[arguments.index("--sandbox") + 1]) as channel:
             stub = sandbox_pb2_grpc.SandboxServiceStub(channel)
             request = sandbox_pb2.GetCapacityRequest()
-            return int(stub.GetCapacity(request, timeout=30, wait_for_ready=True).running)
+            return int(stub.GetCapacity(request, timeout=60 * PATIENCE, wait_for_ready=True).running)
 
 
 @dataclass
@@ -213,7 +213,7 @@ class Workplace:
             stdin=subprocess.DEVNULL,
             capture_output=True,
             text=True,
-            timeout=seconds,
+            timeout=seconds * PATIENCE,
             cwd=self.folder,
             env=self.env(),
             check=False,

@@ -90,6 +90,13 @@ def test_a_path_replaces_the_generator_and_its_count() -> None:
     assert (source.generator, source.path, source.count) == (None, Path("p.jsonl"), 0)
 
 
+def test_a_path_replaces_the_families_of_the_generator(tmp_path: Path) -> None:
+    recipe = tmp_path / "recipe.toml"
+    recipe.write_text('name = "r"\n[data.train]\ngenerator = "quickstart"\nfamilies = ["sum"]\ncount = 9\n')
+    source = load_recipe(recipe, ["data.train.path=p.jsonl"]).data.train
+    assert (source.path, source.families) == (Path("p.jsonl"), ())
+
+
 def test_a_count_set_beside_the_path_is_kept_in_either_order() -> None:
     for overrides in (
         ["data.train.path=p.jsonl", "data.train.count=50"],

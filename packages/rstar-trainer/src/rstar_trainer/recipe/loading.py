@@ -82,8 +82,8 @@ def _apply(values: dict[str, Any], overrides: Sequence[str]) -> None:
         if keys[0] == "data" and len(keys) == 3 and keys[2] in ("path", "generator") and value is not None:
             source = values.get("data", {}).get(keys[1])
             if isinstance(source, dict):
-                # The other source of the file, and the count that was meant for it, no longer apply.
-                for name in ("generator", "path", "count"):
+                # The other source of the file, and what was meant for it, no longer apply.
+                for name in ("generator", "path", "count", "families"):
                     source.pop(name, None)
     for keys, value in pairs:
         _set(values, keys, value)

@@ -131,10 +131,28 @@ def test_a_forked_child_that_reaches_the_end_does_not_report_for_its_parent(sand
 
 
 def test_a_fork_bomb_is_ended_and_the_next_call_is_served(sandbox: Sandbox) -> None:
-    code = "import os\nwhile True:\n    try: os.fork()\n    except OSError: pass"
-    result = sandbox.run(code, timeout_s=20)
+    # A thousand sleepers rather than a bomb without end: where no bound held, the machine has to live on.
+    code = "import os, time\nfor _ in range(10):\n    try: os.fork()\n    except OSError: pass\ntime.sleep(60)"
+    result = sandbox.run(code, timeout_s=5)
     assert result.status in (Status.CRASHED, Status.TIMEOUT, Status.MEMORY_LIMIT)
     assert sandbox.run("1").value == "1"
+
+
+def test_the_processes_of_a_call_are_bounded(sandbox: Sandbox) -> None:
+    code = """
+import os, time
+made = 0
+for _ in range(400):
+    try:
+        if os.fork() == 0:
+            time.sleep(60)
+    except OSError:
+        break
+    made += 1
+print(made, flush=True)
+"""
+    result = sandbox.run(code, timeout_s=60)
+    assert result.status is Status.CRASHED or int(result.stdout) < 200
 
 
 def test_a_thread_bomb_is_ended_and_the_next_call_is_served(sandbox: Sandbox) -> None:

@@ -155,12 +155,19 @@ def _set_limits(job: Job, user: int | None, session: bool) -> None:
     ]
     if not session:  # a session's cells each get their own
         wanted.append((resource.RLIMIT_CPU, cpu, _HARD_CPU_EXTRA_SECONDS))
-    if user is not None:  # counted by user id: without an own one it would count the service's processes
-        wanted.append((resource.RLIMIT_NPROC, MAX_PROCESSES, 0))
+    # Counted by user id: where programs have the service's, on top of everything that runs now. Root is not counted.
+    others = 0 if user is not None else _tasks_of_the_machine()
+    wanted.append((resource.RLIMIT_NPROC, others + MAX_PROCESSES, 0))
     for kind, soft, extra in wanted:
         top = resource.getrlimit(kind)[1]
         hard = soft + extra if top == resource.RLIM_INFINITY else min(soft + extra, top)
         resource.setrlimit(kind, (min(soft, hard), hard))
+
+
+def _tasks_of_the_machine() -> int:
+    """Processes and threads of all users; the quickest number that is at least the user's own."""
+    with open("/proc/loadavg", "rb") as file:
+        return int(file.read().split()[3].split(b"/")[1])
 
 
 def _clean_interpreter(folder: str) -> None:

@@ -13,7 +13,7 @@ import sys
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
 
-from rstar_sandbox import _landlock, _linux
+from rstar_sandbox import _cgroups, _landlock, _linux
 
 __all__ = ["LIMITS", "OFF", "Plan", "enter_child", "enter_slot", "enter_slot_namespaces", "probe", "user_of_slot"]
 
@@ -39,6 +39,8 @@ class Plan:
     own_user: bool = False
     """Each slot's children run under their own user id."""
     drop_capabilities: bool = False
+    task_groups: bool = False
+    """Each slot has a control group that bounds its processes and threads."""
     confined_writes: bool = False
     """Landlock: a slot and its programs write below the slot's own folder only."""
     confined_signals: bool = False
@@ -64,6 +66,7 @@ def probe() -> Plan:
         system_call_filter=_works(_try_filter),
         own_user=root and _works(_try_own_user),
         drop_capabilities=root and _works(_linux.drop_capabilities),
+        task_groups=root and _works(_cgroups.probe),
         confined_writes=_works(_try_confined_writes),
         confined_signals=_works(_try_confined_signals),
     )

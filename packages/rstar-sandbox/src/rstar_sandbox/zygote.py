@@ -23,11 +23,16 @@ from types import FrameType
 from typing import Any, NoReturn
 
 from rstar_sandbox import _linux, isolation
+from rstar_sandbox._cgroups import TaskGroups, join
 from rstar_sandbox.folders import make_folder, remove_stale_folders
 from rstar_sandbox.slot import Slot, slot_main
 from rstar_sandbox.warmup import warm_up
+from rstar_sandbox.watch import MAX_PROCESSES
 
 __all__ = ["main"]
+
+# The slot itself, and for a moment its maker.
+_TASKS_OF_A_SLOT = 2
 
 
 class Zygote:
@@ -36,6 +41,7 @@ class Zygote:
     def __init__(self, control: socket.socket, folder: str, plan: isolation.Plan) -> None:
         self._control, self._folder, self._plan = control, folder, plan
         self._slots: dict[int, int] = {}
+        self._groups = TaskGroups(os.path.basename(folder))
 
     def run(self) -> None:
         """Serves until the service closes its end."""
@@ -78,6 +84,8 @@ class Zygote:
         maker = os.fork()
         if maker == 0:
             try:
+                if self._plan.task_groups:
+                    join(self._groups.make(number, MAX_PROCESSES + _TASKS_OF_A_SLOT))
                 isolation.enter_slot_namespaces(self._plan)
                 pid = os.fork()
                 if pid == 0:
@@ -134,6 +142,7 @@ class Zygote:
             number = self._slots.pop(pid, None)
             if number is not None:
                 shutil.rmtree(os.path.join(self._folder, str(number)), ignore_errors=True)
+                self._groups.remove(number)
                 self._tell({"gone": number, "status": status})
 
     def _tell(self, message: dict[str, Any]) -> None:
@@ -152,7 +161,8 @@ def main(arguments: list[str]) -> None:
     if os.getppid() != parent:
         return
     _linux.set_child_subreaper()
-    remove_stale_folders(settings["folder"])
+    for stale in remove_stale_folders(settings["folder"]):
+        TaskGroups(os.path.basename(stale)).remove_all()
     folder, lock = make_folder(settings["folder"])
     try:
         started = time.monotonic()
@@ -170,6 +180,7 @@ def main(arguments: list[str]) -> None:
         from rstar_sandbox import processes
 
         processes.kill_all()
+        TaskGroups(os.path.basename(folder)).remove_all()
         shutil.rmtree(folder, ignore_errors=True)
         os.close(lock)
 

@@ -15,6 +15,7 @@ import pytest
 from rstar_model.chat_format import ChatFormat
 from rstar_model.tokenizer import Tokenizer
 from rstar_model.types import EndReason
+from rstar_protos.errors import ServiceUnavailableError
 from rstar_protos.rollout.v1 import rollout_pb2, rollout_pb2_grpc
 from rstar_protos.service import ServeSettings, open_channel, start_server
 from rstar_rollout.agent_loop import AgentLoop
@@ -228,3 +229,11 @@ async def test_a_thousand_rollouts_through_one_stream(service: Service):
         t.trajectory_id async for t in service.client.generate_groups(problems, SamplingSettings(), LIMITS, NO_TOOLS)
     ]
     assert len(ids) == len(set(ids)) == 1000
+
+
+async def test_a_service_that_stays_away_is_an_error_not_a_hang():
+    channel = open_channel(f"unix:/tmp/rstar-{uuid.uuid4().hex[:12]}.sock")
+    client = RolloutClient(channel, patience_seconds=0.3)
+    with pytest.raises(ServiceUnavailableError):
+        await anext(client.generate_groups([ProblemRequest("p", "g", "?")], None, LIMITS, NO_TOOLS))
+    await channel.close()

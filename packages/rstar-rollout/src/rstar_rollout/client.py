@@ -102,6 +102,7 @@ class RolloutClient:
             ServiceUnavailableError: the service went away; trajectories yielded so far are valid.
             UserInputError: the service refused the request as unusable.
         """
+        await self.state()  # waits, within the patience, for a service that is being restarted
         call = self._stub.GenerateGroups(
             generate_request(
                 request_id or uuid.uuid4().hex,
@@ -110,8 +111,7 @@ class RolloutClient:
                 limits or RolloutLimits(),
                 tools or ToolSettings(),
                 expected_weight_version,
-            ),
-            wait_for_ready=True,
+            )
         )
         try:
             async for event in call:
@@ -136,10 +136,11 @@ class RolloutClient:
         """
         source = rollout_pb2.FileSource(path=_absolute(manifest.path))
         try:
-            await self._stub.BeginWeightUpdate(
+            await call_with_retry(
+                self._stub.BeginWeightUpdate,
                 rollout_pb2.BeginWeightUpdateRequest(version=manifest.version, file=source),
-                timeout=_WEIGHT_SECONDS,
-                wait_for_ready=True,
+                timeout_s=_WEIGHT_SECONDS,
+                patience_s=self._patience,
             )
             response = await self._stub.CommitWeightUpdate(
                 rollout_pb2.CommitWeightUpdateRequest(version=manifest.version, checksum=manifest.checksum),

@@ -65,9 +65,9 @@ class RolloutServicer(rollout_pb2_grpc.RolloutServiceServicer):
             await context.abort(grpc.StatusCode.INVALID_ARGUMENT, str(error))
         if not request.request_id:
             await context.abort(grpc.StatusCode.INVALID_ARGUMENT, "request_id: must not be empty")
+        await self._open.wait()
         if request.request_id in self._running:
             await context.abort(grpc.StatusCode.ALREADY_EXISTS, f"request {request.request_id} is running")
-        await self._open.wait()
         await self._check_ready(request, context)
         self._running[request.request_id] = batch
         self._idle.clear()

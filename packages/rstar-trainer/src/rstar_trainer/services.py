@@ -47,9 +47,10 @@ class Services:
         """Counts the starts of the rollout service: after a new one, weights have to be sent again."""
 
     async def __aenter__(self) -> Services:
-        endpoints = self._recipe.services
+        recipe, endpoints = self._recipe, self._recipe.services
         commands = {
-            "sandbox": ["rstar_sandbox", "serve"],
+            # Programs that draw random numbers without a seed would otherwise differ from run to run.
+            "sandbox": ["rstar_sandbox", "serve", *(("--seed", "0") if recipe.engine.deterministic else ())],
             "reward": ["rstar_reward", "serve"],
             "sampling": ["rstar_rollout", "serve-sampling"],
         }

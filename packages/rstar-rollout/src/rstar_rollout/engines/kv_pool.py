@@ -8,9 +8,11 @@ from __future__ import annotations
 
 import torch
 
-__all__ = ["KvPool"]
+__all__ = ["SPARE_TOKENS", "KvPool"]
 
 _GROWTH_TOKENS = 256
+SPARE_TOKENS = 32
+"""Readable tokens beyond those asked for, so that readers may round lengths up without regard to the capacity."""
 
 
 class KvPool:
@@ -44,9 +46,9 @@ class KvPool:
 
     def ensure(self, tokens: int, used_rows: int, used_tokens: int) -> None:
         """Make room for ``tokens`` per row, keeping the first ``used_tokens`` of the first ``used_rows``."""
-        if tokens <= self.capacity:
+        if tokens + SPARE_TOKENS <= self.capacity:
             return
-        grown = -(-tokens // _GROWTH_TOKENS) * _GROWTH_TOKENS
+        grown = -(-tokens // _GROWTH_TOKENS) * _GROWTH_TOKENS + SPARE_TOKENS
         layers, two, rows, _, heads, dim = self._shape
         # Zeros, because masked positions are read and a NaN there would spread; untouched pages cost nothing.
         data = torch.zeros((layers, two, rows, grown, heads, dim), dtype=self._data.dtype, device=self._data.device)

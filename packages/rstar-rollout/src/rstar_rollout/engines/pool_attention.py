@@ -18,12 +18,11 @@ import torch.nn.functional as functional
 from transformers import AttentionInterface
 
 from rstar_protos.errors import UserInputError
-from rstar_rollout.engines.kv_pool import KvPool
+from rstar_rollout.engines.kv_pool import SPARE_TOKENS, KvPool
 
 __all__ = ["ATTENTION_NAME", "DecodePlan", "PrefillPlan", "PrefillSegment"]
 
 ATTENTION_NAME = "rstar_kv_pool"
-_BUCKET = 32
 
 
 @dataclass(frozen=True)
@@ -87,9 +86,9 @@ class DecodePlan:
         self.write_index = torch.arange(len(lengths), device=device) * pool.capacity + self.positions
         self.cascade = shared > 0 and device.type == "cpu"
         self._shared = shared if self.cascade else 0
-        # Few distinct lengths: kernels are generated per shape.
-        longest = -(-(max(lengths) + 1 - self._shared) // _BUCKET) * _BUCKET
-        self._stop = min(self._shared + longest, pool.capacity)
+        # Few distinct lengths, because kernels are generated per shape; and they depend on the sequences alone,
+        # not on the pool, because another length may round differently.
+        self._stop = self._shared + -(-(max(lengths) + 1 - self._shared) // SPARE_TOKENS) * SPARE_TOKENS
         index = torch.arange(self._shared, self._stop, device=device)
         allowed = index.unsqueeze(0) <= self.positions.unsqueeze(1)
         self._mask = torch.zeros(allowed.shape, device=device).masked_fill_(~allowed, float("-inf"))

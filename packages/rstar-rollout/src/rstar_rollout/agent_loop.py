@@ -122,6 +122,7 @@ class RolloutBatch:
         self._cancelled = False
         self._delivered = 0
         self._in_flight: set[str] = set()
+        self._calling: set[asyncio.Task[list[ToolResult]]] = set()
 
     def __len__(self) -> int:
         """Number of rollouts."""
@@ -131,6 +132,8 @@ class RolloutBatch:
         """End what is still running; its trajectories come out as CANCELLED. Returns how many are left."""
         self._cancelled = True
         self._engine.abort(list(self._in_flight))
+        for calling in self._calling:
+            calling.cancel()
         return len(self._jobs) - self._delivered
 
     def __aiter__(self) -> AsyncIterator[Trajectory]:
@@ -145,6 +148,21 @@ class RolloutBatch:
         if self._cancelled:
             state.cancel()
         return state.next_request()
+
+    async def _run_calls(self, state: RolloutState, calls: Sequence[PlannedCall]) -> None:
+        """Run the calls of a turn and hand their results over; `cancel` ends the rollout without waiting for them."""
+        calling = asyncio.ensure_future(self._loop.run_calls(calls))
+        self._calling.add(calling)
+        try:
+            # Unlike `await calling`, this tells a call cancelled by `cancel` from our own cancellation.
+            await asyncio.wait({calling})
+        finally:
+            self._calling.discard(calling)
+            calling.cancel()
+        if calling.cancelled():
+            state.cancel()
+        else:
+            state.accept_tools(calls, calling.result())
 
     # -- lockstep -------------------------------------------------------------------------------------
 
@@ -185,9 +203,7 @@ class RolloutBatch:
             self._in_flight = set()
         turns = [(state, state.accept_turn(result)) for (state, _), result in zip(pending, results, strict=True)]
         calling = [(state, calls) for state, calls in turns if calls]
-        answers = await asyncio.gather(*(self._loop.run_calls(calls) for _, calls in calling))
-        for (state, calls), answer in zip(calling, answers, strict=True):
-            state.accept_tools(calls, answer)
+        await asyncio.gather(*(self._run_calls(state, calls) for state, calls in calling))
 
     def _retried(self, state: RolloutState, attempt: int) -> bool:
         infrastructure = state.end_reason is EndReason.INFRASTRUCTURE
@@ -234,4 +250,4 @@ class RolloutBatch:
                 self._in_flight.discard(request.request_id)
             calls = state.accept_turn(result)
             if calls:
-                state.accept_tools(calls, await self._loop.run_calls(calls))
+                await self._run_calls(state, calls)

@@ -24,8 +24,9 @@ _OPTIONS: tuple[tuple[str, Any], ...] = (
     ("grpc.max_receive_message_length", DEFAULT_MAX_MESSAGE_BYTES),
     ("grpc.max_send_message_length", DEFAULT_MAX_MESSAGE_BYTES),
     # A restarted service is found again within a second rather than after gRPC's default of up to two minutes.
+    # grpc.min_reconnect_backoff_ms stays at its default: it is also the time that one connection attempt, the TLS
+    # handshake included, may take.
     ("grpc.initial_reconnect_backoff_ms", 100),
-    ("grpc.min_reconnect_backoff_ms", 100),
     ("grpc.max_reconnect_backoff_ms", 1000),
     # Every channel its own connections: a dead one of an earlier service never serves a new channel.
     ("grpc.use_local_subchannel_pool", 1),

@@ -13,18 +13,16 @@ import socket
 import sys
 import time
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import Any, NoReturn
 
 from rstar_sandbox import isolation, processes
 from rstar_sandbox.capture import Capture
 from rstar_sandbox.child import Descriptors, enter, give_stdin, send_report
 from rstar_sandbox.messages import Job, Outcome, receive, send
 from rstar_sandbox.program import fresh_main, run_source
+from rstar_sandbox.slot import Slot, remove_folder
 from rstar_sandbox.verdict import judge, read_report
 from rstar_sandbox.watch import MAX_REPORT_BYTES, Pipes, Watch
-
-if TYPE_CHECKING:
-    from rstar_sandbox.slot import Slot
 
 __all__ = ["serve_session"]
 
@@ -34,8 +32,6 @@ INTERRUPT_SECONDS = 0.5
 
 def serve_session(slot: Slot, frame: dict[str, Any]) -> None:
     """Serves the cells of one session until the service closes it or the child is lost."""
-    from rstar_sandbox.slot import remove_folder
-
     opening = Job.from_frame({**frame, "kind": "job"})
     folder = slot.new_folder()
     pipes = Pipes(Capture(0), Capture(0), Capture(MAX_REPORT_BYTES))

@@ -25,7 +25,8 @@ from typing import Any, NoReturn
 from rstar_sandbox import _linux, isolation
 from rstar_sandbox._cgroups import TaskGroups, join
 from rstar_sandbox.folders import make_folder, remove_stale_folders
-from rstar_sandbox.slot import Slot, slot_main
+from rstar_sandbox.slot import Slot
+from rstar_sandbox.slot_loop import slot_main
 from rstar_sandbox.warmup import warm_up
 from rstar_sandbox.watch import MAX_PROCESSES
 

@@ -115,9 +115,7 @@ def test_the_gradient_is_the_references_for_any_micro_batch(
     assert torch.linalg.norm(found - expected) <= 1e-6 * torch.linalg.norm(expected)
 
 
-def test_prompt_tool_and_separator_tokens_contribute_nothing(
-    policy: Policy, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_prompt_tool_and_separator_tokens_contribute_nothing(policy: Policy, monkeypatch: pytest.MonkeyPatch) -> None:
     """Flipping the target of a masked position that nothing attends to leaves the gradient as it was."""
     sequences = _sequences(groups=1)
     trailing = [

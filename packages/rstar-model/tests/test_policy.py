@@ -118,14 +118,20 @@ def test_the_same_input_gives_bit_equal_results() -> None:
     assert torch.equal(first[1], second[1])
 
 
-def test_gradient_checkpointing_changes_nothing() -> None:
-    policy = Policy.from_config(CONFIGS[0], dtype="float64")
+def test_gradient_checkpointing_computes_layers_again_and_changes_nothing(tmp_path: Path) -> None:
+    Policy.from_config(CONFIGS[0]).save(tmp_path)
     batch = pack(SEQUENCES)
-    _, expected = losses(policy, batch)
-    policy.model.gradient_checkpointing_enable({"use_reentrant": False})
-    policy.model.train()
-    _, gradient = losses(policy, batch)
-    torch.testing.assert_close(gradient, expected, rtol=1e-12, atol=1e-12)
+    runs = {}
+    for checkpointing in (False, True):
+        policy = Policy.load(tmp_path, autocast=None, gradient_checkpointing=checkpointing)
+        calls: list[None] = []
+        mlp = policy.model.model.layers[0].mlp
+        mlp.register_forward_hook(lambda *_, calls=calls: calls.append(None))
+        runs[checkpointing] = (losses(policy, batch), len(calls))
+    (plain, once), (again, twice) = runs[False], runs[True]
+    assert (once, twice) == (1, 2)
+    assert torch.equal(plain[0], again[0])
+    assert torch.equal(plain[1], again[1])
 
 
 def test_autocast_keeps_float32_master_weights_and_gradients() -> None:

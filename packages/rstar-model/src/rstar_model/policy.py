@@ -103,6 +103,7 @@ class Policy:
         policy = cls(model.to(device), autocast=autocast, source=folder)
         if gradient_checkpointing:
             model.gradient_checkpointing_enable({"use_reentrant": False})
+            model.train()  # transformers checkpoints in training mode only
         return policy
 
     @classmethod

@@ -38,3 +38,13 @@ def test_a_comment_above_explains_the_ignores_that_follow_it() -> None:
 
 def test_a_comment_above_does_not_stand_in_for_the_code() -> None:
     assert list(broken_rules("a.py", "# because\na = f()  # no" + "qa\n"))
+
+
+def test_a_test_need_not_give_the_reason_but_the_code() -> None:
+    assert not list(broken_rules("packages/a/tests/test_a.py", f"a = f()  {IGNORE}\n"))
+    assert list(broken_rules("packages/a/tests/test_a.py", "a = f()  # no" + "qa\n"))
+
+
+@pytest.mark.parametrize("comment", ["# no" + "qa: E402", "# type: " + "ignore[import-untyped]"])
+def test_a_code_that_says_its_reason_needs_no_other(comment: str) -> None:
+    assert not list(broken_rules("a.py", f"import a  {comment}\n"))

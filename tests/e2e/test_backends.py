@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from e2e_processes import nothing_left
+from e2e_processes import eventually, nothing_left
 
 pytestmark = pytest.mark.heavy
 
@@ -55,5 +55,5 @@ def test_ray_runs_an_actor_in_a_process_of_its_own(workplace):
     driver, actor, answer = done.stdout.splitlines()[-1].split()
     assert answer == "42"
     assert driver != actor
-    assert not os.path.exists(f"/proc/{actor}")
+    eventually(lambda: not os.path.exists(f"/proc/{actor}"), "the actor's process has ended", 60)
     nothing_left(workplace.mark)

@@ -6,6 +6,8 @@ float32, so that what is left is what went wrong.
 
 import asyncio
 import sys
+from dataclasses import dataclass
+from typing import Any
 
 import pytest
 
@@ -19,9 +21,20 @@ pytest.importorskip("vllm")
 
 PROBLEMS = ("What is 17 plus 25?", "A box holds 12 pens. How many pens do 7 boxes hold?")
 SAMPLES = 6
-LEARNING_RATE = 1e-4
+LEARNING_RATE = 3e-4
 LEAST_MOVED = 0.2
 MOST_MEAN, MOST_PERCENTILE = 0.02, 0.2  # nats
+
+
+@dataclass(frozen=True)
+class Update:
+    """A learner after one large update, and the weights of before and after as engines load them."""
+
+    learner: Any
+    before: Any
+    after: Any
+    log_probs_before: Any
+    """Of the tokens that it learned from."""
 
 
 @pytest.fixture(scope="module")
@@ -50,8 +63,8 @@ def rollouts(engine):
 
 
 @pytest.fixture(scope="module")
-def learner(rollouts, taught, tmp_path_factory):
-    """The learner after one large update, with the weights of before and after as engines load them."""
+def update(rollouts, taught, tmp_path_factory):
+    """One update that pulls half of the rollouts up and pushes the others down."""
     from rstar_model.policy import Policy
     from rstar_trainer.learner import TorchLearner
     from rstar_trainer.recipe import LossSettings, OptimizerSettings
@@ -59,15 +72,13 @@ def learner(rollouts, taught, tmp_path_factory):
 
     learner = TorchLearner(Policy.load(taught, dtype="float32", autocast=None), OptimizerSettings(), "float32")
     folder = tmp_path_factory.mktemp("weights")
-    learner.before = learner.write_weights(folder / "before", 1)
-    learner.log_probs_before = trainer_log_probs(learner, rollouts)
+    before, log_probs = learner.write_weights(folder / "before", 1), trainer_log_probs(learner, rollouts)
     sequences = [
         WeightedSequence.from_ledger(rollout.ledger, group=0, advantage=1.0 if number % 2 else -1.0)
         for number, rollout in enumerate(rollouts)
     ]
     learner.policy_update(sequences, LEARNING_RATE, 1.0, LossSettings())
-    learner.after = learner.write_weights(folder / "after", 2)
-    return learner
+    return Update(learner, before, learner.write_weights(folder / "after", 2), log_probs)
 
 
 def generate(endpoint, manifest=None):
@@ -115,14 +126,14 @@ def agree(found):
     return float(found.mean()) <= MOST_MEAN and float(found.quantile(0.99)) <= MOST_PERCENTILE
 
 
-def test_update_moves_the_policy_far(learner, rollouts):
-    moved = (trainer_log_probs(learner, rollouts) - learner.log_probs_before).abs()
+def test_update_moves_the_policy_far(update, rollouts):
+    moved = (trainer_log_probs(update.learner, rollouts) - update.log_probs_before).abs()
     assert float(moved.mean()) > LEAST_MOVED
 
 
-def test_engine_and_trainer_agree_after_the_update(engine, learner):
-    assert agree(differences(learner, generate(engine, learner.after)))
+def test_engine_and_trainer_agree_after_the_update(engine, update):
+    assert agree(differences(update.learner, generate(engine, update.after)))
 
 
-def test_they_do_not_agree_when_the_update_is_skipped(engine, learner):
-    assert not agree(differences(learner, generate(engine, learner.before)))
+def test_they_do_not_agree_when_the_update_is_skipped(engine, update):
+    assert not agree(differences(update.learner, generate(engine, update.before)))

@@ -104,7 +104,7 @@ class EndReason(str, Enum):
 
 
 def _wire_name(name_of: object, number: int, prefix: str) -> str:
-    name = str(name_of(number))  # type: ignore[operator]
+    name = str(name_of(number))  # type: ignore[operator] - a method of the generated enum wrapper
     short = name.removeprefix(prefix)
     if short == "UNSPECIFIED":
         raise ValueError(f"{name} is not a value: the sender left the field unset")

@@ -102,6 +102,7 @@ class RolloutServicer(rollout_pb2_grpc.RolloutServiceServicer):
 
         async def produce() -> None:
             try:
+                # Typed as iterator, is a generator.
                 async with contextlib.aclosing(batch.__aiter__()) as trajectories:  # type: ignore[type-var]
                     async for trajectory in trajectories:
                         await queue.put(trajectory)

@@ -56,6 +56,7 @@ def probe_apart() -> Plan:
     """The probe forks, so it gets a process of its own, without gRPC's threads."""
     program = "import json; from rstar_sandbox.isolation import probe; print(json.dumps(probe().to_dict()))"
 
+    # Our own program.
     answer = subprocess.run([sys.executable, "-c", program], capture_output=True, check=True)  # noqa: S603
     return Plan(**json.loads(answer.stdout))
 

@@ -366,6 +366,7 @@ async def _next_message(loop: asyncio.AbstractEventLoop, zygote: ZygoteProcess) 
 
 async def _readable(loop: asyncio.AbstractEventLoop, descriptor: int) -> None:
     future: asyncio.Future[None] = loop.create_future()
+    # One expression, used twice.
     notify: Callable[[], None] = lambda: None if future.done() else future.set_result(None)  # noqa: E731
     loop.add_reader(descriptor, notify)
     try:

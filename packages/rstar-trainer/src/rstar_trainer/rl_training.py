@@ -88,6 +88,7 @@ class StageTraining:
                 self._stage,
                 number,
                 round_number,
+                # Mypy cannot infer a bound default.
                 lambda done, total, text=text: self._runner.context.show_phase(text, done, total),  # type: ignore[misc]
             )
             groups += new

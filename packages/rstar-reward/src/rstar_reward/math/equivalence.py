@@ -260,6 +260,7 @@ def _same_single(one: n.Node, other: n.Node) -> bool:
         return one == other
     if isinstance(one, n.Words) or isinstance(other, n.Words):
         both = isinstance(one, n.Words) and isinstance(other, n.Words)
+        # Both were checked to be texts.
         return both and one.text.casefold() == other.text.casefold()  # type: ignore[attr-defined]
     if isinstance(one, n.Ellipsis) or isinstance(other, n.Ellipsis) or isinstance(one, n.SetOperation):
         return one == other

@@ -146,6 +146,7 @@ def _pool_attention(
     for feature in ("softcap", "s_aux"):
         if kwargs.get(feature) is not None:
             raise UserInputError("model", f"attention with {feature}", "use --engine vllm for this model")
+    # Torch types attributes of modules loosely.
     layer = rstar_plan.pool.layer(int(module.layer_idx))  # type: ignore[arg-type]
     flat = layer.flatten(1, 2)
     flat[0].index_copy_(0, rstar_plan.write_index, key[0].transpose(0, 1))

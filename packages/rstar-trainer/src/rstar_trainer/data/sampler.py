@@ -107,5 +107,5 @@ class ProblemSampler:
     def _order_of(self, epoch: int) -> list[int]:
         # A text seed is hashed with SHA-512, so neighbouring seeds and epochs give unrelated orders.
         order = list(range(len(self._problems)))
-        random.Random(f"order {self._seed} {epoch}").shuffle(order)  # noqa: S311 (not for security)
+        random.Random(f"order {self._seed} {epoch}").shuffle(order)  # noqa: S311 - not for security
         return order

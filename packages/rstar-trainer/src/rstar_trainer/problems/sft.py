@@ -78,10 +78,11 @@ def run_trusted(code: str) -> str:
         last = tree.body[-1]
         if isinstance(last, ast.Expr):
             body = ast.Module(body=tree.body[:-1], type_ignores=[])
-            exec(compile(body, "<template>", "exec"), namespace)  # noqa: S102  (our own templates)
+            exec(compile(body, "<template>", "exec"), namespace)  # noqa: S102 - our own templates
+            # Our own templates.
             value = eval(compile(ast.Expression(last.value), "<template>", "eval"), namespace)  # noqa: S307
         else:
-            exec(compile(tree, "<template>", "exec"), namespace)  # noqa: S102
+            exec(compile(tree, "<template>", "exec"), namespace)  # noqa: S102 - our own templates
     return out.getvalue() or ("" if value is None else repr(value))
 
 
@@ -104,7 +105,7 @@ def sft_examples(
         UserInputError: as `generate`.
     """
     form = chat_format or ChatFormat.load("rstar")
-    rng = random.Random(f"sft {seed}")  # noqa: S311  (not for security)
+    rng = random.Random(f"sft {seed}")  # noqa: S311 - not for security
     return [_script(problem, form, rng) for problem in generate("sft", count, seed, families=families)]
 
 

@@ -118,7 +118,8 @@ while True:
 time.sleep(0.3)
 """
     result = sandbox.run(code)
-    assert result.status is Status.OK
+    # Where its processes pile up faster than they are reaped, the ceiling on processes ends the call.
+    assert result.status in (Status.OK, Status.CRASHED)
     assert _left(marker) == []
 
 

@@ -6,8 +6,9 @@ so that a value added on one side only fails loudly instead of turning into "uns
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from enum import Enum
-from typing import cast
+from typing import Any, cast
 
 from rstar_protos.common.v1 import common_pb2
 
@@ -103,8 +104,8 @@ class EndReason(str, Enum):
         return cls[_wire_name(common_pb2.EndReason.Name, number, "END_REASON_")]
 
 
-def _wire_name(name_of: object, number: int, prefix: str) -> str:
-    name = str(name_of(number))  # type: ignore[operator] - a method of the generated enum wrapper
+def _wire_name(name_of: Callable[[Any], str], number: int, prefix: str) -> str:
+    name = name_of(number)
     short = name.removeprefix(prefix)
     if short == "UNSPECIFIED":
         raise ValueError(f"{name} is not a value: the sender left the field unset")

@@ -202,10 +202,12 @@ def e2e(session: nox.Session) -> None:
         ("e2e", [ROOT / "tests" / "e2e"], "not gpu"),
         ("heavy", rest, "heavy and not gpu"),
     )
+    # vLLM gives up on a model step after five minutes, which a busy machine may need.
+    patience = {"VLLM_EXECUTE_MODEL_TIMEOUT_SECONDS": "1500"}
     failed = []
     for report, folders, marks in selections:
         try:
-            pytest(session, python, report, *folders, "-m", marks)
+            pytest(session, python, report, *folders, "-m", marks, env=patience)
         except CommandFailed:
             failed.append(report)
     if failed:

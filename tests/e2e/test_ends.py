@@ -38,12 +38,13 @@ def test_killed_trainer_leaves_no_process_behind_and_is_resumed_as_if_nothing_ha
     assert light.resume("run", trainer=SCRIPTED_TRAINER).succeed().steps() == reference[1].steps()
 
 
-def test_ctrl_c_leaves_no_process_behind_and_says_so_in_one_line(light, gates):
+def test_ctrl_c_leaves_no_process_behind_and_says_how_to_go_on(light, gates):
     trainer = in_second_step(light, gates)
     # A terminal sends it to the whole foreground group.
     os.killpg(trainer.process.pid, signal.SIGINT)
     assert trainer.wait() == 130
-    assert trainer.errors == ["error: interrupted"]
+    (line,) = trainer.errors
+    assert line == "error: interrupted; `rstar-trainer resume run` continues the run"
     assert "Traceback" not in trainer.told()
     nothing_left(light.mark)
 

@@ -4,6 +4,8 @@ Everything that needs torch is imported inside the commands, so that help and er
 """
 
 import json
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -61,7 +63,7 @@ def run(recipe: RecipeArgument = "quickstart", overrides: SetOption = None) -> N
 
     resolved = load_recipe(recipe, overrides or ())
     warnings = make_plan(resolved).warnings
-    with Progress(_console()) as progress:
+    with _interruptible(resolved.run_path), Progress(_console()) as progress:
         for warning in warnings:
             progress.message(f"warning: {warning}")
         from rstar_trainer import pipeline
@@ -90,7 +92,7 @@ def resume(run_dir: RunArgument) -> None:
     from rstar_trainer.run_folder import RunFolder
 
     RunFolder.open(run_dir)
-    with Progress(_console()) as progress:
+    with _interruptible(run_dir), Progress(_console()) as progress:
         from rstar_trainer import pipeline
 
         pipeline.resume(run_dir, progress)
@@ -184,6 +186,16 @@ def stop(run_dir: RunArgument) -> None:
 def main() -> None:
     """Entry point: one-line errors and their exit codes."""
     cli.run(app)
+
+
+@contextmanager
+def _interruptible(run_dir: Path) -> Iterator[None]:
+    """Turns Ctrl-C into a line that says how to go on; Typer would end without a word."""
+    try:
+        yield
+    except KeyboardInterrupt:
+        typer.echo(f"error: interrupted; `rstar-trainer resume {run_dir}` continues the run", err=True)
+        raise typer.Exit(130) from None
 
 
 def _console() -> Console:

@@ -1,4 +1,8 @@
-"""The same recipe with `engine.type = "vllm"`: real vLLM on the CPU takes part in two steps."""
+"""The same recipe with `engine.type = "vllm"`: real vLLM on the CPU takes part in two steps.
+
+Nothing else of the recipe is changed, so both sides compute in bfloat16, each with its own rounding, from weights that
+are stored in float32. How closely they agree in float32 is in test_weight_synchronisation.py.
+"""
 
 import pytest
 from e2e_processes import nothing_left
@@ -8,7 +12,7 @@ pytestmark = pytest.mark.heavy
 pytest.importorskip("vllm")
 
 STEPS = 2
-MOST_MISMATCH = 0.02
+MOST_MISMATCH = 0.05  # nats, mean
 
 
 @pytest.fixture(scope="module")
@@ -17,9 +21,7 @@ def finished(make_workplace, taught):
     workplace = make_workplace()
     settings = {
         "model.source": taught,
-        "model.autocast": "none",
         "engine.type": "vllm",
-        "engine.dtype": "float32",
         "sft.enabled": False,
         "stages.rl-1.steps": STEPS,
         "stages.rl-1.refill_rounds": 1,

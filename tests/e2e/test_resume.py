@@ -5,7 +5,8 @@ import signal
 import pytest
 from e2e_processes import nothing_left
 
-pytestmark = pytest.mark.heavy
+# The shared runs that the first test waits for take minutes, many on a busy machine.
+pytestmark = [pytest.mark.heavy, pytest.mark.timeout(2400)]
 
 STEPS = 3
 

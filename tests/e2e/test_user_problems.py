@@ -66,6 +66,7 @@ def test_parquet_file_in_verl_layout_trains_a_step(workplace, rows):
 
 
 @pytest.mark.heavy
+@pytest.mark.timeout(2400)
 def test_real_policy_is_rolled_out_and_scored_on_them(make_workplace, taught, shared_data, rows):
     settings = {
         "model.source": taught,

@@ -7,7 +7,8 @@ are stored in float32. How closely they agree in float32 is in test_weight_synch
 import pytest
 from e2e_processes import nothing_left
 
-pytestmark = pytest.mark.heavy
+# The shared runs that the first test waits for take minutes, many on a busy machine.
+pytestmark = [pytest.mark.heavy, pytest.mark.timeout(2400)]
 
 pytest.importorskip("vllm")
 

@@ -15,7 +15,8 @@ from rstar_protos.service import EmbeddedService, open_channel
 from rstar_rollout.client import RolloutClient
 from rstar_rollout.limits import ProblemRequest, RolloutLimits, SamplingSettings, ToolSettings
 
-pytestmark = pytest.mark.heavy
+# The shared runs that the first test waits for take minutes, many on a busy machine.
+pytestmark = [pytest.mark.heavy, pytest.mark.timeout(2400)]
 
 pytest.importorskip("vllm")
 

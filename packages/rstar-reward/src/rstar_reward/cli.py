@@ -44,7 +44,7 @@ def _root() -> None:
 
 @app.command()
 def serve(
-    listen: Annotated[str, typer.Option(help="unix:/path or host:port; port 0: any free one.")] = "127.0.0.1:0",
+    listen: Annotated[str, typer.Option(help="unix:/path or host:port; port 0: any free one.")] = "127.0.0.1:7102",
     tls_cert: Annotated[Path | None, typer.Option(help="Certificate chain (PEM).")] = None,
     tls_key: Annotated[Path | None, typer.Option(help="Private key (PEM).")] = None,
     tls_client_ca: Annotated[Path | None, typer.Option(help="CA of clients: makes TLS mutual.")] = None,

@@ -87,7 +87,7 @@ class Services:
         """Awaits `work`, but ends it as soon as a service is given up.
 
         Raises:
-            ServiceUnavailableError: a service could not be restarted; says which and why.
+            ServiceUnavailableError: a service could not be restarted, hung or refused; says which and why.
         """
         task = asyncio.ensure_future(work)
         try:
@@ -96,9 +96,12 @@ class Services:
             if not task.done():
                 raise ServiceUnavailableError(self._failure.result())
             return task.result()
-        except ServiceUnavailableError as error:
+        except (ServiceUnavailableError, grpc.aio.AioRpcError) as error:
             if self._failure.done():
                 raise ServiceUnavailableError(self._failure.result()) from error
+            if isinstance(error, grpc.aio.AioRpcError):
+                # A service that hangs or refuses is a fault of the infrastructure, told in one line.
+                raise ServiceUnavailableError(f"{error.code().name}: {error.details()}") from error
             raise
         finally:
             if not task.done():

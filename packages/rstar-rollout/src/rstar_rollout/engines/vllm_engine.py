@@ -67,6 +67,7 @@ class VllmEngine:
         self._stats: Any = None
         self._version = 0
         self._checksum = ""
+        self._updated = False
         self._pending: tuple[int, Path] | None = None
         self._doubt = ""
         self._resumed = asyncio.Event()
@@ -215,9 +216,12 @@ class VllmEngine:
         if not await self._llm.reset_prefix_cache():
             raise WeightUpdateError("the prefix cache could not be dropped")
         # vLLM fuses and re-lays tensors out, so its own digests cannot equal the sender's; but they must have
-        # changed exactly when the weights have. A worker that kept its old weights is caught here.
-        if before is not None and (before == await self._loaded()) != (checksum == self._checksum):
+        # changed exactly when the weights have. A worker that kept its old weights is caught here. The first update
+        # cannot be judged so: the folder that the engine began with may hold the same weights in another dtype.
+        followed = before is None or (before == await self._loaded()) == (checksum == self._checksum)
+        if self._updated and not followed:
             raise WeightUpdateError("the workers' weights did not follow the update")
+        self._updated = True
 
     async def _loaded(self) -> Any:
         """Digests of the tensors in the workers; None where this vLLM cannot tell."""

@@ -118,7 +118,7 @@ def give_stdin(content: bytes) -> None:
     os.dup2(source, 0)
     os.close(source)
     sys.stdin = io.TextIOWrapper(io.BufferedReader(io.FileIO(0, "r", closefd=False)), "utf-8", "surrogateescape")
-    sys.__stdin__ = sys.stdin  # type: ignore[misc] - final in the stubs, not at run time
+    sys.__stdin__ = sys.stdin  # type: ignore[misc]  # final in the stubs, not at run time
 
 
 def _arrange_descriptors(descriptors: Descriptors) -> None:
@@ -175,10 +175,10 @@ def _clean_interpreter(folder: str) -> None:
     # Unbuffered as under `python -u`: what was printed before a kill is in the pipe, not in lost memory.
     sys.stdout = io.TextIOWrapper(io.FileIO(1, "w", closefd=False), "utf-8", "strict", write_through=True)
     sys.stderr = io.TextIOWrapper(io.FileIO(2, "w", closefd=False), "utf-8", "backslashreplace", write_through=True)
-    sys.__stdout__, sys.__stderr__ = sys.stdout, sys.stderr  # type: ignore[misc] - final in the stubs, not at run time
+    sys.__stdout__, sys.__stderr__ = sys.stdout, sys.stderr  # type: ignore[misc]  # final in the stubs, not at run time
     os.environ.update(HOME=folder, TMPDIR=folder, PWD=folder)
     if "tempfile" in sys.modules:
-        sys.modules["tempfile"].tempdir = None  # type: ignore[attr-defined] - a module found by name
+        sys.modules["tempfile"].tempdir = None  # type: ignore[attr-defined]  # a module found by name
     sys.argv = [PROGRAM_NAME]
     sys.path[0:1] = [folder]
     atexit._clear()
@@ -202,7 +202,7 @@ def _seed(job: Job) -> None:
 def _finish_interpreter() -> None:
     """What the interpreter does after the main code: wait for threads, run atexit functions, flush."""
     with contextlib.suppress(BaseException):
-        threading._shutdown()  # type: ignore[attr-defined] - what the interpreter calls at its own end
+        threading._shutdown()  # type: ignore[attr-defined]  # what the interpreter calls at its own end
     with contextlib.suppress(BaseException):
         atexit._run_exitfuncs()
     for stream in (sys.stdout, sys.stderr):

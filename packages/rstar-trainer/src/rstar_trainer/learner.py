@@ -130,7 +130,7 @@ class TorchLearner:
         for chosen, packed in self._packed(sequences, micro_batch_tokens):
             log_probs = self._policy_log_probs(packed, temperature=1.0)
             loss = -log_probs.sum() / total
-            loss.backward()  # type: ignore[no-untyped-call] - torch leaves it untyped
+            loss.backward()  # type: ignore[no-untyped-call]  # torch leaves it untyped
             sums.loss += float(loss.detach())
             _count(sums, chosen)
         norm = self._step(learning_rate)
@@ -278,7 +278,7 @@ class TorchLearner:
                 settings.clip_low,
                 settings.clip_high,
             )
-            result.loss.backward()  # type: ignore[no-untyped-call] - torch leaves it untyped
+            result.loss.backward()  # type: ignore[no-untyped-call]  # torch leaves it untyped
             sums.loss += float(result.loss.detach())
             sums.ratio += result.ratio_sum
             sums.low += result.clipped_low

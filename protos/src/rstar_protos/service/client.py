@@ -171,7 +171,7 @@ class _SyncTokenInterceptor(
     def _intercept(self, continuation: Any, details: Any, request: Any) -> Any:
         return continuation(_SyncDetails(details, (*(details.metadata or ()), self._header)), request)
 
-    intercept_unary_unary = _intercept  # type: ignore[assignment] - one function serves all four
-    intercept_unary_stream = _intercept  # type: ignore[assignment] - as above
-    intercept_stream_unary = _intercept  # type: ignore[assignment] - as above
-    intercept_stream_stream = _intercept  # type: ignore[assignment] - as above
+    intercept_unary_unary = _intercept  # type: ignore[assignment]  # one function serves all four
+    intercept_unary_stream = _intercept  # type: ignore[assignment]  # as above
+    intercept_stream_unary = _intercept  # type: ignore[assignment]  # as above
+    intercept_stream_stream = _intercept  # type: ignore[assignment]  # as above

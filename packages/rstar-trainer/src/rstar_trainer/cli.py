@@ -194,7 +194,9 @@ def _interruptible(run_dir: Path) -> Iterator[None]:
     try:
         yield
     except KeyboardInterrupt:
-        typer.echo(f"error: interrupted; `rstar-trainer resume {run_dir}` continues the run", err=True)
+        begun = (run_dir / "run.json").is_file()
+        hint = f"; `rstar-trainer resume {run_dir}` continues the run" if begun else " before the run began"
+        typer.echo(f"error: interrupted{hint}", err=True)
         raise typer.Exit(130) from None
 
 

@@ -125,6 +125,9 @@ class EntryRunner:
         learner.reset_optimizer()
         clock()
         await self._checkpoint()
+        self.context.control.checkpoint_requested.clear()
+        if self.context.control.stop_requested.is_set():
+            raise StoppedEarly
 
     async def _reinforced(self, stage: Stage, clock: Callable[[], None]) -> None:
         self._enter(stage.name, stage.steps)

@@ -13,6 +13,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 
+from rstar_model.chat_format import ChatFormat
 from rstar_model.tokenizer import load_tokenizer
 from rstar_protos.errors import UserInputError
 from rstar_protos.service import ServeSettings, start_server
@@ -22,7 +23,7 @@ from rstar_trainer.data import TrainProblem, fingerprint, load_heldout_problems,
 from rstar_trainer.entries import EntryRunner, StoppedEarly
 from rstar_trainer.learner_thread import LearnerThread
 from rstar_trainer.metrics_log import MetricsLog
-from rstar_trainer.model_source import resolve_model
+from rstar_trainer.model_source import ResolvedModel, resolve_model
 from rstar_trainer.preflight import check_files
 from rstar_trainer.progress import Progress
 from rstar_trainer.recipe import Recipe
@@ -31,6 +32,7 @@ from rstar_trainer.run_context import RunContext
 from rstar_trainer.run_folder import RunFolder
 from rstar_trainer.service import RunControl, TrainerServicer
 from rstar_trainer.services import Services
+from rstar_trainer.sft import read_demonstrations
 
 __all__ = ["resume", "run"]
 
@@ -51,9 +53,11 @@ def run(recipe: Recipe, progress: Progress) -> Path:
     """
     check_files(recipe)
     problems = load_training_problems(recipe)
+    # All input is read before the folder is made, so that a mended recipe can use it.
+    model = _check_inputs(recipe)
     folder = RunFolder.create(recipe)
     with folder.lock():
-        asyncio.run(_run(recipe, folder, problems, None, progress))
+        asyncio.run(_run(recipe, folder, model, problems, None, progress))
     return folder.path
 
 
@@ -69,21 +73,32 @@ def resume(run_dir: Path, progress: Progress) -> Path:
         recipe = recipe.model_copy(update={"run_dir": str(run_dir)})
     check_files(recipe)
     problems = load_training_problems(recipe)
+    model = _check_inputs(recipe)
     with folder.lock():
-        asyncio.run(_run(recipe, folder, problems, latest_checkpoint(run_dir), progress))
+        asyncio.run(_run(recipe, folder, model, problems, latest_checkpoint(run_dir), progress))
     return folder.path
+
+
+def _check_inputs(recipe: Recipe) -> ResolvedModel:
+    """The model, fetched if need be; whatever else the recipe names is read once."""
+    model = resolve_model(recipe.model.source)
+    load_tokenizer(model.path)
+    ChatFormat.load(recipe.model.chat_format)
+    if recipe.sft.enabled and recipe.sft.path is not None:
+        read_demonstrations(recipe.sft.path, recipe.sft.examples)
+    return model
 
 
 async def _run(
     recipe: Recipe,
     folder: RunFolder,
+    model: ResolvedModel,
     problems: list[TrainProblem],
     checkpoint: Path | None,
     progress: Progress,
 ) -> None:
     heldout = load_heldout_problems(recipe)
     progress.message(f"run folder {folder.path}, seed {recipe.seed}")
-    model = await asyncio.to_thread(resolve_model, recipe.model.source)
     progress.message(f"model {recipe.model.source} from {model.source}")
     folder.add_facts(model={"name": recipe.model.source, "source": model.source, "sha256": dict(model.sha256)})
     state, learner_state = read_checkpoint(checkpoint) if checkpoint else (RunState(), None)

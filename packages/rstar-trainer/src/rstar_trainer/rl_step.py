@@ -146,6 +146,7 @@ class GroupCollector:
         finally:
             for task in pending:
                 task.cancel()
+            await asyncio.gather(*pending, return_exceptions=True)
         return list(groups.values())
 
     async def _resample(self, group: ScoredGroup, stage: Stage, step: int) -> Resampled:

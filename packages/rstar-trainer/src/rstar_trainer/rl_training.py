@@ -6,9 +6,11 @@ import gzip
 import json
 import math
 import time
+from collections import Counter
 from typing import Any, Protocol
 
 from rstar_model.trajectory import to_json_dict
+from rstar_protos.errors import ServiceUnavailableError, UserInputError
 from rstar_trainer.checkpoint import RunState
 from rstar_trainer.data import ProblemSampler
 from rstar_trainer.learner import UpdateMetrics
@@ -54,6 +56,7 @@ class StageTraining:
         number, started = runner.state.step, time.perf_counter()
         await runner.send_weights()
         groups = await self._collect(number)
+        _check_scored(f"{stage.name} step {number + 1}", groups)
         rollout_seconds = time.perf_counter() - started
         sequences = training_sequences(groups, stage)
         rate = warmup_learning_rate(number, stage.learning_rate, stage.warmup_steps)
@@ -64,7 +67,7 @@ class StageTraining:
                 runner.thread.learner.policy_update, sequences, rate, stage.temperature, stage.loss
             )
         else:
-            runner.context.event(f"{stage.name} step {number + 1}: every group was rejected (equal rewards); no update")
+            runner.context.event(f"{stage.name} step {number + 1}: no group had unequal rewards; no update")
         self._write_trajectories(number, groups)
         runner.advance(metrics.tokens if metrics else 0, updated=metrics is not None)
         values = self._figures(groups, metrics, rate, rollout_seconds)
@@ -136,6 +139,21 @@ class StageTraining:
             for group in groups:
                 file.writelines(json.dumps(record, ensure_ascii=False) + "\n" for record in _records(group))
         partial.replace(path)
+
+
+def _check_scored(step: str, groups: list[ScoredGroup]) -> None:
+    """A step of which nothing could be scored is a fault, not a step without signal.
+
+    Raises:
+        UserInputError: every gold answer is unusable.
+        ServiceUnavailableError: infrastructure lost every rollout.
+    """
+    if any(group.rewards for group in groups):
+        return
+    statuses = Counter(verdict.status for group in groups for verdict in group.verdicts.values())
+    if set(statuses) == {"bad_gold"}:
+        raise UserInputError("data.train", f"{step}: no gold answer can be read", "check the answers of the data")
+    raise ServiceUnavailableError(f"{step}: no rollout could be scored ({dict(statuses)})")
 
 
 def _records(group: ScoredGroup) -> list[dict[str, Any]]:

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from rstar_protos.errors import UserInputError
 
-__all__ = ["EMBEDDED", "ListenAddress", "parse_endpoint"]
+__all__ = ["EMBEDDED", "ListenAddress", "Target", "parse_endpoint"]
 
 EMBEDDED = "embedded"
 """The endpoint that means: start the service as a child process on a private Unix socket."""
@@ -34,7 +34,7 @@ class ListenAddress:
         Raises:
             UserInputError: the text is none of them.
         """
-        accepted = "give unix:/path/to/socket or host:port, for example 127.0.0.1:7001"
+        accepted = "give unix:/path/to/socket or host:port, for example 127.0.0.1:7101"
         if text.startswith("unix:"):
             path = text[len("unix:") :]
             if not path.startswith("/"):
@@ -88,9 +88,12 @@ class ListenAddress:
         with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
             try:
                 probe.connect(path)
-            except OSError:
+            except ConnectionRefusedError:
                 os.unlink(path)
                 return
+            except OSError as error:
+                accepted = f"the socket there cannot be tried ({error.strerror}); choose another path"
+                raise UserInputError("--listen", f"unix:{path}", accepted) from error
         raise UserInputError("--listen", f"unix:{path}", "a server is listening there already; choose another path")
 
     def _check_port_free(self) -> None:
@@ -108,24 +111,26 @@ class ListenAddress:
 
 
 @dataclass(frozen=True)
-class _Target:
+class Target:
+    """Where a channel goes, and whether it is encrypted."""
+
     grpc_target: str
     tls: bool
 
 
-def parse_endpoint(endpoint: str) -> _Target:
+def parse_endpoint(endpoint: str) -> Target:
     """Reads a client-side endpoint: `unix:/path`, `grpc://host:port` or `grpcs://host:port` (TLS).
 
     Raises:
         UserInputError: the text is none of them.
     """
     if endpoint.startswith("unix:/"):
-        return _Target(endpoint, tls=False)
+        return Target(endpoint, tls=False)
     for scheme, tls in (("grpc://", False), ("grpcs://", True)):
         if endpoint.startswith(scheme):
             host, separator, port = endpoint[len(scheme) :].rpartition(":")
             if separator and host and port.isdigit() and 0 < int(port) <= 65535:
-                return _Target(f"{host}:{port}", tls=tls)
+                return Target(f"{host}:{port}", tls=tls)
     raise UserInputError(
         "endpoint",
         endpoint,

@@ -10,8 +10,8 @@ from typing import Any, TypeVar
 import grpc
 import grpc.aio
 
-from rstar_protos.errors import ServiceUnavailableError
-from rstar_protos.service.addresses import parse_endpoint
+from rstar_protos.errors import ServiceUnavailableError, UserInputError
+from rstar_protos.service.addresses import Target, parse_endpoint
 from rstar_protos.service.security import ClientSecurity
 from rstar_protos.service.settings import DEFAULT_MAX_MESSAGE_BYTES
 
@@ -41,7 +41,7 @@ def open_channel(endpoint: str, security: ClientSecurity | None = None) -> grpc.
     Raises:
         UserInputError: unusable endpoint or unreadable credentials.
     """
-    target, security = parse_endpoint(endpoint), security or ClientSecurity()
+    target, security = _checked(endpoint, security)
     interceptors = _aio_token_interceptors(security.token) if security.token else None
     if target.tls:
         return grpc.aio.secure_channel(
@@ -52,7 +52,7 @@ def open_channel(endpoint: str, security: ClientSecurity | None = None) -> grpc.
 
 def open_sync_channel(endpoint: str, security: ClientSecurity | None = None) -> grpc.Channel:
     """The blocking counterpart of `open_channel`."""
-    target, security = parse_endpoint(endpoint), security or ClientSecurity()
+    target, security = _checked(endpoint, security)
     if target.tls:
         channel = grpc.secure_channel(target.grpc_target, security.credentials(), options=_OPTIONS)
     else:
@@ -60,6 +60,14 @@ def open_sync_channel(endpoint: str, security: ClientSecurity | None = None) -> 
     if security.token:
         channel = grpc.intercept_channel(channel, _SyncTokenInterceptor(security.token))
     return channel
+
+
+def _checked(endpoint: str, security: ClientSecurity | None) -> tuple[Target, ClientSecurity]:
+    """The target and its security; certificates are never dropped in silence."""
+    target, security = parse_endpoint(endpoint), security or ClientSecurity()
+    if not target.tls and (security.ca or security.certificate):
+        raise UserInputError("endpoint", endpoint, "certificates are used with grpcs://host:port only")
+    return target, security
 
 
 async def call_with_retry(

@@ -55,6 +55,8 @@ class ServiceEndpoint(Section):
     def _key_with_certificate(self) -> Self:
         if (self.certificate is None) != (self.private_key is None):
             raise ValueError("certificate and private_key together, or neither")
+        if (self.ca or self.certificate) and not self.endpoint.startswith("grpcs://"):
+            raise ValueError(f'an endpoint "grpcs://host:port" with ca or certificate, not "{self.endpoint}"')
         return self
 
     @property

@@ -30,6 +30,7 @@ from rstar_rollout.engines.base import (
     source_folder,
 )
 from rstar_rollout.engines.noise import turn_seed
+from rstar_rollout.engines.vllm_worker import WORKER_EXTENSION
 
 if TYPE_CHECKING:
     from vllm import SamplingParams
@@ -122,6 +123,7 @@ class VllmEngine:
             "tensor_parallel_size": settings.tensor_parallel,
             "enforce_eager": on_cpu if settings.enforce_eager is None else settings.enforce_eager,
             "enable_prefix_caching": True,
+            "worker_extension_cls": WORKER_EXTENSION,
             "logprobs_mode": "processed_logprobs",
             "generation_config": "vllm",  # not the folder's sampling defaults
             "enable_log_requests": False,
@@ -212,6 +214,7 @@ class VllmEngine:
             raise WeightUpdateError(f"checksum of {folder} is {found}, the sender's is {checksum}")
         before = await self._loaded()
         await self._llm.collective_rpc("reload_weights", kwargs={"weights_path": str(folder)})
+        await self._llm.collective_rpc("refresh_output_layouts")
         # Cached keys and values belong to the old weights.
         if not await self._llm.reset_prefix_cache():
             raise WeightUpdateError("the prefix cache could not be dropped")

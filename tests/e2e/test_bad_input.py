@@ -85,8 +85,14 @@ def test_model_folder_that_lacks_something(light, tiny_policy, absent, named):
 
 
 def test_missing_certificate(light):
-    line = refused_run(light, services__reward__ca="absent.pem")
+    line = refused_run(light, services__reward__endpoint="grpcs://127.0.0.1:7102", services__reward__ca="absent.pem")
     assert "services.reward.ca" in line
+
+
+def test_certificate_without_tls(light):
+    line = refused_run(light, services__reward__endpoint="grpc://127.0.0.1:7102", services__reward__ca="absent.pem")
+    assert "services.reward" in line
+    assert "grpcs://" in line
 
 
 def test_run_folder_that_holds_a_run(light):

@@ -28,7 +28,8 @@ def model(folder: Path, *names: str) -> Path:
     "field", ["data.train.path", "data.heldout.path", "sft.path", "services.sandbox.ca", "services.reward.token_file"]
 )
 def test_a_missing_file_is_named_by_its_field(tmp_path: Path, field: str) -> None:
-    recipe = load_recipe("quickstart", [f"{field}={tmp_path / 'absent'}"])
+    remote = "services.sandbox.endpoint=grpcs://127.0.0.1:7101"
+    recipe = load_recipe("quickstart", [remote, f"{field}={tmp_path / 'absent'}"])
     with pytest.raises(UserInputError) as caught:
         check_files(recipe)
     assert str(caught.value).startswith(f"{field}:")

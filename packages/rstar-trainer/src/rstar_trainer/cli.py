@@ -194,7 +194,9 @@ def _interruptible(run_dir: Path) -> Iterator[None]:
     try:
         yield
     except KeyboardInterrupt:
-        begun = (run_dir / "run.json").is_file()
+        from rstar_trainer.run_folder import RunFolder
+
+        begun = RunFolder(run_dir).holds_run
         hint = f"; `rstar-trainer resume {run_dir}` continues the run" if begun else " before the run began"
         typer.echo(f"error: interrupted{hint}", err=True)
         raise typer.Exit(130) from None

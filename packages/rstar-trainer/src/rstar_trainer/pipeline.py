@@ -11,15 +11,16 @@ import os
 import tempfile
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from dataclasses import dataclass
 from pathlib import Path
 
 from rstar_model.chat_format import ChatFormat
-from rstar_model.tokenizer import load_tokenizer
+from rstar_model.tokenizer import Tokenizer, load_tokenizer
 from rstar_protos.errors import UserInputError
 from rstar_protos.service import ServeSettings, start_server
 from rstar_protos.trainer.v1 import trainer_pb2, trainer_pb2_grpc
 from rstar_trainer.checkpoint import RunState, latest_checkpoint, read_checkpoint
-from rstar_trainer.data import TrainProblem, fingerprint, load_heldout_problems, load_training_problems
+from rstar_trainer.data import HeldoutProblems, TrainProblem, fingerprint, load_heldout_problems, load_training_problems
 from rstar_trainer.entries import EntryRunner, StoppedEarly
 from rstar_trainer.learner_thread import LearnerThread
 from rstar_trainer.metrics_log import MetricsLog
@@ -51,13 +52,11 @@ def run(recipe: Recipe, progress: Progress) -> Path:
         UserInputError: something in the recipe, the data or the model folder is unusable.
         ServiceUnavailableError: a service could not be kept alive; the run can be resumed.
     """
-    check_files(recipe)
-    problems = load_training_problems(recipe)
     # All input is read before the folder is made, so that a mended recipe can use it.
-    model = _check_inputs(recipe)
+    inputs = _read_inputs(recipe)
     folder = RunFolder.create(recipe)
     with folder.lock():
-        asyncio.run(_run(recipe, folder, model, problems, None, progress))
+        asyncio.run(_run(recipe, folder, inputs, None, progress))
     return folder.path
 
 
@@ -71,45 +70,47 @@ def resume(run_dir: Path, progress: Progress) -> Path:
     folder, recipe = RunFolder.open(run_dir)
     if recipe.run_path.resolve() != run_dir.resolve():
         recipe = recipe.model_copy(update={"run_dir": str(run_dir)})
-    check_files(recipe)
-    problems = load_training_problems(recipe)
-    model = _check_inputs(recipe)
+    inputs = _read_inputs(recipe)
     with folder.lock():
-        asyncio.run(_run(recipe, folder, model, problems, latest_checkpoint(run_dir), progress))
+        asyncio.run(_run(recipe, folder, inputs, latest_checkpoint(run_dir), progress))
     return folder.path
 
 
-def _check_inputs(recipe: Recipe) -> ResolvedModel:
-    """The model, fetched if need be; whatever else the recipe names is read once."""
-    model = resolve_model(recipe.model.source)
-    load_tokenizer(model.path)
+@dataclass(frozen=True)
+class _Inputs:
+    """What a recipe names, read."""
+
+    problems: list[TrainProblem]
+    heldout: HeldoutProblems
+    model: ResolvedModel
+    tokenizer: Tokenizer
+
+
+def _read_inputs(recipe: Recipe) -> _Inputs:
+    """Everything that the recipe names; the model is fetched if need be. Later users may rely on its being readable."""
+    check_files(recipe)
+    problems, heldout = load_training_problems(recipe), load_heldout_problems(recipe)
     ChatFormat.load(recipe.model.chat_format)
     if recipe.sft.enabled and recipe.sft.path is not None:
         read_demonstrations(recipe.sft.path, recipe.sft.examples)
-    return model
+    model = resolve_model(recipe.model.source)
+    return _Inputs(problems, heldout, model, load_tokenizer(model.path))
 
 
-async def _run(
-    recipe: Recipe,
-    folder: RunFolder,
-    model: ResolvedModel,
-    problems: list[TrainProblem],
-    checkpoint: Path | None,
-    progress: Progress,
-) -> None:
-    heldout = load_heldout_problems(recipe)
+async def _run(recipe: Recipe, folder: RunFolder, inputs: _Inputs, checkpoint: Path | None, progress: Progress) -> None:
+    model = inputs.model
     progress.message(f"run folder {folder.path}, seed {recipe.seed}")
     progress.message(f"model {recipe.model.source} from {model.source}")
     folder.add_facts(model={"name": recipe.model.source, "source": model.source, "sha256": dict(model.sha256)})
     state, learner_state = read_checkpoint(checkpoint) if checkpoint else (RunState(), None)
-    _check_fingerprint(state, problems, folder.path)
+    _check_fingerprint(state, inputs.problems, folder.path)
     with MetricsLog(folder.path) as log:
         log.truncate(state.global_step, state.log_position)
         context = RunContext(
             recipe=recipe,
             folder=folder,
-            problems=problems,
-            heldout=heldout,
+            problems=inputs.problems,
+            heldout=inputs.heldout,
             log=log,
             report=_open_report(folder.path, recipe, state, resumed=checkpoint is not None),
             progress=progress,
@@ -119,7 +120,7 @@ async def _run(
             Services(recipe, model.path, folder.path / "logs", context.event) as services,
             LearnerThread(recipe, model.path) as thread,
         ):
-            runner = EntryRunner(context, thread, load_tokenizer(model.path), services)
+            runner = EntryRunner(context, thread, inputs.tokenizer, services)
             if learner_state is not None:
                 await runner.load(learner_state, state)
                 context.event(f"resumed after step {state.global_step} from {checkpoint}")

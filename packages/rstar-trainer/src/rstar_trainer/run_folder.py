@@ -48,7 +48,7 @@ class RunFolder:
             UserInputError: the folder holds a run already, or cannot be made.
         """
         folder = cls(recipe.run_path)
-        if (folder.path / _RUN_FILE).exists():
+        if folder.holds_run:
             raise UserInputError(
                 "run_dir",
                 str(folder.path),
@@ -82,6 +82,11 @@ class RunFolder:
             return folder, recipe_from_mapping(values["recipe"])
         except (OSError, ValueError, KeyError) as error:
             raise UserInputError("run", str(path), f"it must be the folder of a run, with {_RUN_FILE} in it") from error
+
+    @property
+    def holds_run(self) -> bool:
+        """Whether a run was begun in the folder."""
+        return (self.path / _RUN_FILE).exists()
 
     @contextmanager
     def lock(self) -> Iterator[None]:

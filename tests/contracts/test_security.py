@@ -6,7 +6,7 @@ from google.protobuf import descriptor_pool
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
 
-from rstar_protos.service import open_sync_channel
+from rstar_protos.service import ClientSecurity, open_sync_channel
 
 FORMS = ("mutual_tls",)
 
@@ -65,7 +65,9 @@ def test_client_of_another_authority_is_refused(server, certificates):
 
 
 def test_client_without_tls_is_refused(server):
-    plain = open_sync_channel(server.endpoint.replace("grpcs://", "grpc://"), server.security)
+    plain = open_sync_channel(
+        server.endpoint.replace("grpcs://", "grpc://"), ClientSecurity(token=server.security.token)
+    )
     assert refusal(plain, check) == grpc.StatusCode.UNAVAILABLE
 
 

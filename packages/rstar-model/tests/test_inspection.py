@@ -21,8 +21,15 @@ def trajectory(tokenizer: Tokenizer) -> Trajectory:
 
 
 def shown(parts, colour: bool = False) -> str:
+    # NO_COLOR and TERM of whoever runs the tests have no say.
     console = Console(
-        width=200, record=True, force_terminal=colour, color_system="standard" if colour else None, markup=False
+        width=200,
+        record=True,
+        force_terminal=colour,
+        color_system="standard" if colour else None,
+        markup=False,
+        no_color=not colour,
+        _environ={},
     )
     with console.capture() as capture:
         for part in parts:

@@ -96,7 +96,7 @@ async def test_a_killed_zygote_is_restarted_and_each_call_answered_once(
     _open(gate)
     placed = await asyncio.gather(*calls)
     assert [answer.outcome.value for answer in placed] == [str(n) for n in range(12)]
-    assert (pool.zygote_restarts, pool.running, pool.queued) == (1, 0, 0)
+    assert (pool.counters.zygote_restarts, pool.running, pool.queued) == (1, 0, 0)
 
 
 async def test_killed_slots_are_replaced_and_their_calls_run_again(pool: WorkerPool, gate: Path, until: Until) -> None:
@@ -108,8 +108,8 @@ async def test_killed_slots_are_replaced_and_their_calls_run_again(pool: WorkerP
     _open(gate)
     placed = await asyncio.gather(*calls)
     assert [answer.outcome.value for answer in placed] == [str(n) for n in range(9)]
-    assert pool.slots_lost == 2
-    assert pool.zygote_restarts == 0
+    assert pool.counters.slots_lost == 2
+    assert pool.counters.zygote_restarts == 0
 
 
 async def test_a_call_whose_slots_keep_dying_is_unavailable(pool: WorkerPool) -> None:
@@ -135,7 +135,7 @@ async def test_a_stopped_slot_does_not_hold_a_call_for_ever(
             os.kill(slot, signal.SIGSTOP)
     _open(gate)
     assert (await call).outcome.value == "5"
-    assert pool.slots_lost == 1
+    assert pool.counters.slots_lost == 1
 
 
 async def test_stopping_leaves_no_process(pool: WorkerPool, until: Until) -> None:

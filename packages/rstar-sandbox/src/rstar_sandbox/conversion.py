@@ -94,8 +94,14 @@ def response_from_outcome(
             wall_seconds=outcome.wall_seconds,
             cpu_seconds=outcome.cpu_seconds,
             peak_memory_bytes=outcome.peak_memory_bytes,
+            forked_ahead=outcome.forked_ahead,
+            **{
+                name: sandbox_pb2.Phase(wall_seconds=wall, cpu_seconds=cpu)
+                for name, (wall, cpu) in outcome.phases.items()
+            },
         ),
-        isolation=isolation,
+        tier=outcome.tier,
+        isolation=outcome.isolation or isolation,
         files=[sandbox_pb2.File(path=path, content=content) for path, content in outcome.files.items()],
         detail=outcome.detail,
     )

@@ -65,6 +65,16 @@ class Outcome:
     wall_seconds: float = 0.0
     cpu_seconds: float = 0.0
     peak_memory_bytes: int = 0
+    phases: dict[str, tuple[float, float]] = field(default_factory=dict)
+    """Where the time went: "fork", "exec", "drain", "reap" -> wall and CPU seconds; see `Timing` of the contract."""
+    forked_ahead: bool = False
+    """The child was ready when the job came, so that the fork was not waited for."""
+    tier: str = ""
+    """The template that the child was forked from: "standard", "numpy" or "full"."""
+    leaked_processes: int = 0
+    """Processes that the program left behind, found and killed."""
+    isolation: str = ""
+    """The level in force."""
     files: dict[str, bytes] = field(default_factory=dict)
     cancelled: bool = False
     """Killed because nobody waits for it any more."""

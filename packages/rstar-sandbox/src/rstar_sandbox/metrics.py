@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from prometheus_client import Counter, Gauge, Histogram, Info
 
-from rstar_sandbox.pool import Placed, WorkerPool
+from rstar_sandbox.executor import Placed
+from rstar_sandbox.pool import WorkerPool
 
 __all__ = ["observe", "watch_pool"]
 
@@ -27,10 +28,10 @@ def watch_pool(pool: WorkerPool) -> None:
     _SLOTS.set(pool.settings.slots)
     _RUNNING.set_function(lambda: pool.running)
     _QUEUED.set_function(lambda: pool.queued)
-    _LOST.set_function(lambda: pool.slots_lost)
-    _RESTARTS.set_function(lambda: pool.zygote_restarts)
-    _RETRIES.set_function(lambda: pool.retries)
-    _ISOLATION.info({"level": pool.plan.level})
+    _LOST.set_function(lambda: pool.counters.slots_lost)
+    _RESTARTS.set_function(lambda: pool.counters.zygote_restarts)
+    _RETRIES.set_function(lambda: pool.counters.retries)
+    _ISOLATION.info({"level": pool.level})
 
 
 def observe(placed: Placed) -> None:

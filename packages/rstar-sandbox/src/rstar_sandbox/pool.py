@@ -14,12 +14,13 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
+from rstar_sandbox.executor import Counters, Placed, PoolFullError, SlotLostError
 from rstar_sandbox.isolation import Plan
 from rstar_sandbox.messages import CANCEL, CLOSE, FRAME_HEADER, Job, Outcome, pack, unpack
 from rstar_sandbox.settings import SandboxSettings
 from rstar_sandbox.zygote_process import ZygoteProcess
 
-__all__ = ["Placed", "PoolFullError", "SlotConnection", "SlotLostError", "WorkerPool"]
+__all__ = ["SlotConnection", "WorkerPool"]
 
 _ATTEMPTS = 3
 _ANSWER_GRACE_SECONDS = 15.0
@@ -27,30 +28,6 @@ _CANCEL_SECONDS = 10.0
 _RESTART_DELAYS = (0.0, 0.1, 0.5, 1.0, 2.0, 5.0)
 _STABLE_SECONDS = 10.0
 _DEATH_NOTICE_SECONDS = 2.0
-
-
-class PoolFullError(Exception):
-    """The queue is full; `retry_after_seconds` says when to come back."""
-
-    def __init__(self, retry_after_seconds: float) -> None:
-        super().__init__("the queue of the sandbox is full")
-        self.retry_after_seconds = retry_after_seconds
-
-
-class SlotLostError(Exception):
-    """The slot died under a job; `alone` when the zygote lived on."""
-
-    def __init__(self, alone: bool) -> None:
-        super().__init__("a sandbox slot was lost")
-        self.alone = alone
-
-
-@dataclass(frozen=True)
-class Placed:
-    """An outcome and how long its job waited for a slot."""
-
-    outcome: Outcome
-    queue_seconds: float
 
 
 @dataclass(eq=False)
@@ -100,9 +77,7 @@ class WorkerPool:
         self.plan = Plan()
         self.warmed: tuple[str, ...] = ()
         self.running = 0
-        self.zygote_restarts = 0
-        self.slots_lost = 0
-        self.retries = 0
+        self.counters = Counters()
         self._zygote = zygote
         self._generation = 0
         self._next_slot = 0
@@ -114,6 +89,11 @@ class WorkerPool:
         self._supervisor: asyncio.Task[None] | None = None
         self._tasks: set[asyncio.Task[None]] = set()
         self._mean_seconds = 0.1
+
+    @property
+    def level(self) -> str:
+        """The isolation level in force."""
+        return self.plan.level
 
     @property
     def queued(self) -> int:
@@ -171,7 +151,7 @@ class WorkerPool:
                 return Placed(await self._run_on(slot, job), queue_seconds)
             except SlotLostError as lost:
                 lost_alone += lost.alone
-                self.retries += 1
+                self.counters.retries += 1
         if lost_alone == _ATTEMPTS and not self.plan.shields_supervisor:
             # On this machine a program can kill its slot; that it happens every time is the program's doing.
             return Placed(Outcome("crashed", signal=9, detail="the slot died with the program"), queue_seconds)
@@ -298,7 +278,7 @@ class WorkerPool:
                 self._zygote.kill()
                 await asyncio.get_running_loop().run_in_executor(None, self._zygote.stop)
                 self._zygote = None
-            self.zygote_restarts += 1
+            self.counters.zygote_restarts += 1
 
     async def _listen(self, zygote: ZygoteProcess) -> None:
         """Follows the zygote's messages until it is gone."""
@@ -324,7 +304,7 @@ class WorkerPool:
         with contextlib.suppress(ValueError):
             self._idle.remove(slot)
         slot.writer.close()
-        self.slots_lost += 1
+        self.counters.slots_lost += 1
         await self._add_slot()
 
     async def _add_slot(self) -> None:

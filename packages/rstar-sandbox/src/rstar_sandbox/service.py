@@ -16,7 +16,8 @@ from rstar_protos.service import ServeSettings, abort_with_retry_hint, serve
 from rstar_sandbox import metrics
 from rstar_sandbox.addresses import with_stable_addresses
 from rstar_sandbox.conversion import job_from_proto, limits_from_proto, response_from_outcome
-from rstar_sandbox.pool import Placed, PoolFullError, SlotLostError, WorkerPool
+from rstar_sandbox.executor import Placed, PoolFullError, SlotLostError
+from rstar_sandbox.pool import WorkerPool
 from rstar_sandbox.remembered import DifferentRequestError, RememberedResults
 from rstar_sandbox.session_table import (
     SessionLostError,
@@ -137,7 +138,7 @@ class SandboxServicer(sandbox_pb2_grpc.SandboxServiceServicer):
             running=self._pool.running,
             queued=self._pool.queued,
             queue_limit=self._pool.settings.queue_limit,
-            isolation=self._pool.plan.level,
+            isolation=self._pool.level,
             version=metadata.version("rstar-sandbox"),
         )
 
@@ -174,7 +175,7 @@ class SandboxServicer(sandbox_pb2_grpc.SandboxServiceServicer):
         outcome = placed.outcome
         if self._pool.settings.seed is not None:
             outcome = with_stable_addresses(outcome)
-        return response_from_outcome(request.request_id, outcome, placed.queue_seconds, self._pool.plan.level)
+        return response_from_outcome(request.request_id, outcome, placed.queue_seconds, self._pool.level)
 
 
 async def serve_sandbox(settings: SandboxSettings, serving: ServeSettings, zygote: ZygoteProcess | None = None) -> None:

@@ -7,9 +7,10 @@ import time
 import uuid
 from dataclasses import dataclass, field, replace
 
+from rstar_sandbox.executor import Placed
 from rstar_sandbox.limits import Limits
 from rstar_sandbox.messages import CANCEL, Job, Outcome
-from rstar_sandbox.pool import Placed, SlotConnection, WorkerPool
+from rstar_sandbox.pool import SlotConnection, WorkerPool
 
 __all__ = ["SessionLostError", "SessionTable", "TooManySessionsError", "UnknownSessionError"]
 

@@ -39,6 +39,10 @@ class SandboxSettings:
     """What a request may ask for at most."""
     warm: tuple[str, ...] = ("numpy", "scipy", "sympy")
     """Modules imported before programs are forked; those that are not installed are passed over."""
+    isolation: str = "auto"
+    """The level to run at: "auto" for the highest that works here, or "full", "user", "container", "limits", "off"."""
+    require_level: str | None = None
+    """The lowest level that will do; where it cannot be had nothing runs. None: whatever there is."""
     folder: Path = field(default_factory=lambda: Path(tempfile.gettempdir()))
     """Where the working directories of programs are made."""
     seed: int | None = None

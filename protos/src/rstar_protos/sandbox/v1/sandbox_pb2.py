@@ -25,15 +25,15 @@ _sym_db = _symbol_database.Default()
 from rstar_protos.common.v1 import common_pb2 as rstar__protos_dot_common_dot_v1_dot_common__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n%rstar_protos/sandbox/v1/sandbox.proto\x12\x10rstar.sandbox.v1\x1a#rstar_protos/common/v1/common.proto\"}\n\x06Limits\x12\x14\n\x0cwall_seconds\x18\x01 \x01(\x01\x12\x13\n\x0b\x63pu_seconds\x18\x02 \x01(\x01\x12\x14\n\x0cmemory_bytes\x18\x03 \x01(\x04\x12\x18\n\x10max_stdout_bytes\x18\x04 \x01(\x04\x12\x18\n\x10max_stderr_bytes\x18\x05 \x01(\x04\"%\n\x04\x46ile\x12\x0c\n\x04path\x18\x01 \x01(\t\x12\x0f\n\x07\x63ontent\x18\x02 \x01(\x0c\"\xa9\x01\n\x0e\x45xecuteRequest\x12\x12\n\nrequest_id\x18\x01 \x01(\t\x12\x0c\n\x04\x63ode\x18\x02 \x01(\t\x12\r\n\x05stdin\x18\x03 \x01(\x0c\x12(\n\x06limits\x18\x04 \x01(\x0b\x32\x18.rstar.sandbox.v1.Limits\x12%\n\x05\x66iles\x18\x05 \x03(\x0b\x32\x16.rstar.sandbox.v1.File\x12\x15\n\rcollect_paths\x18\x06 \x03(\t\"\xa5\x04\n\x0f\x45xecuteResponse\x12\x12\n\nrequest_id\x18\x01 \x01(\t\x12+\n\x06status\x18\x02 \x01(\x0e\x32\x1b.rstar.common.v1.ToolStatus\x12\x0e\n\x06stdout\x18\x03 \x01(\x0c\x12\x0e\n\x06stderr\x18\x04 \x01(\x0c\x12\x12\n\x05value\x18\x05 \x01(\tH\x00\x88\x01\x01\x12\x16\n\ttraceback\x18\x06 \x01(\tH\x01\x88\x01\x01\x12\x16\n\texit_code\x18\x07 \x01(\x05H\x02\x88\x01\x01\x12\x13\n\x06signal\x18\x08 \x01(\x05H\x03\x88\x01\x01\x12\x14\n\x0cstdout_bytes\x18\t \x01(\x04\x12\x14\n\x0cstderr_bytes\x18\n \x01(\x04\x12\x18\n\x10stdout_truncated\x18\x0b \x01(\x08\x12\x18\n\x10stderr_truncated\x18\x0c \x01(\x08\x12(\n\x06timing\x18\r \x01(\x0b\x32\x18.rstar.sandbox.v1.Timing\x12\x11\n\tisolation\x18\x0e \x01(\t\x12%\n\x05\x66iles\x18\x0f \x03(\x0b\x32\x16.rstar.sandbox.v1.File\x12\x35\n\rsession_state\x18\x10 \x01(\x0e\x32\x1e.rstar.sandbox.v1.SessionState\x12\x1c\n\x14session_state_reason\x18\x11 \x01(\t\x12\x0e\n\x06\x64\x65tail\x18\x12 \x01(\tB\x08\n\x06_valueB\x0c\n\n_tracebackB\x0c\n\n_exit_codeB\t\n\x07_signal\"e\n\x06Timing\x12\x15\n\rqueue_seconds\x18\x01 \x01(\x01\x12\x14\n\x0cwall_seconds\x18\x02 \x01(\x01\x12\x13\n\x0b\x63pu_seconds\x18\x03 \x01(\x01\x12\x19\n\x11peak_memory_bytes\x18\x04 \x01(\x04\"g\n\x12OpenSessionRequest\x12\x12\n\nrequest_id\x18\x01 \x01(\t\x12(\n\x06limits\x18\x02 \x01(\x0b\x32\x18.rstar.sandbox.v1.Limits\x12\x13\n\x0bttl_seconds\x18\x03 \x01(\x01\")\n\x13OpenSessionResponse\x12\x12\n\nsession_id\x18\x01 \x01(\t\"X\n\x12\x45xecuteCellRequest\x12\x12\n\nsession_id\x18\x01 \x01(\t\x12.\n\x04\x63\x65ll\x18\x02 \x01(\x0b\x32 .rstar.sandbox.v1.ExecuteRequest\")\n\x13\x43loseSessionRequest\x12\x12\n\nsession_id\x18\x01 \x01(\t\"\x16\n\x14\x43loseSessionResponse\"\x14\n\x12GetCapacityRequest\"~\n\x13GetCapacityResponse\x12\r\n\x05slots\x18\x01 \x01(\r\x12\x0f\n\x07running\x18\x02 \x01(\r\x12\x0e\n\x06queued\x18\x03 \x01(\r\x12\x13\n\x0bqueue_limit\x18\x04 \x01(\r\x12\x11\n\tisolation\x18\x05 \x01(\t\x12\x0f\n\x07version\x18\x06 \x01(\t*]\n\x0cSessionState\x12\x1d\n\x19SESSION_STATE_UNSPECIFIED\x10\x00\x12\x16\n\x12SESSION_STATE_KEPT\x10\x01\x12\x16\n\x12SESSION_STATE_LOST\x10\x02\x32\xa7\x04\n\x0eSandboxService\x12N\n\x07\x45xecute\x12 .rstar.sandbox.v1.ExecuteRequest\x1a!.rstar.sandbox.v1.ExecuteResponse\x12V\n\x0b\x45xecuteMany\x12 .rstar.sandbox.v1.ExecuteRequest\x1a!.rstar.sandbox.v1.ExecuteResponse(\x01\x30\x01\x12Z\n\x0bOpenSession\x12$.rstar.sandbox.v1.OpenSessionRequest\x1a%.rstar.sandbox.v1.OpenSessionResponse\x12V\n\x0b\x45xecuteCell\x12$.rstar.sandbox.v1.ExecuteCellRequest\x1a!.rstar.sandbox.v1.ExecuteResponse\x12]\n\x0c\x43loseSession\x12%.rstar.sandbox.v1.CloseSessionRequest\x1a&.rstar.sandbox.v1.CloseSessionResponse\x12Z\n\x0bGetCapacity\x12$.rstar.sandbox.v1.GetCapacityRequest\x1a%.rstar.sandbox.v1.GetCapacityResponseb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n%rstar_protos/sandbox/v1/sandbox.proto\x12\x10rstar.sandbox.v1\x1a#rstar_protos/common/v1/common.proto\"}\n\x06Limits\x12\x14\n\x0cwall_seconds\x18\x01 \x01(\x01\x12\x13\n\x0b\x63pu_seconds\x18\x02 \x01(\x01\x12\x14\n\x0cmemory_bytes\x18\x03 \x01(\x04\x12\x18\n\x10max_stdout_bytes\x18\x04 \x01(\x04\x12\x18\n\x10max_stderr_bytes\x18\x05 \x01(\x04\"%\n\x04\x46ile\x12\x0c\n\x04path\x18\x01 \x01(\t\x12\x0f\n\x07\x63ontent\x18\x02 \x01(\x0c\"\xa9\x01\n\x0e\x45xecuteRequest\x12\x12\n\nrequest_id\x18\x01 \x01(\t\x12\x0c\n\x04\x63ode\x18\x02 \x01(\t\x12\r\n\x05stdin\x18\x03 \x01(\x0c\x12(\n\x06limits\x18\x04 \x01(\x0b\x32\x18.rstar.sandbox.v1.Limits\x12%\n\x05\x66iles\x18\x05 \x03(\x0b\x32\x16.rstar.sandbox.v1.File\x12\x15\n\rcollect_paths\x18\x06 \x03(\t\"\xb3\x04\n\x0f\x45xecuteResponse\x12\x12\n\nrequest_id\x18\x01 \x01(\t\x12+\n\x06status\x18\x02 \x01(\x0e\x32\x1b.rstar.common.v1.ToolStatus\x12\x0e\n\x06stdout\x18\x03 \x01(\x0c\x12\x0e\n\x06stderr\x18\x04 \x01(\x0c\x12\x12\n\x05value\x18\x05 \x01(\tH\x00\x88\x01\x01\x12\x16\n\ttraceback\x18\x06 \x01(\tH\x01\x88\x01\x01\x12\x16\n\texit_code\x18\x07 \x01(\x05H\x02\x88\x01\x01\x12\x13\n\x06signal\x18\x08 \x01(\x05H\x03\x88\x01\x01\x12\x14\n\x0cstdout_bytes\x18\t \x01(\x04\x12\x14\n\x0cstderr_bytes\x18\n \x01(\x04\x12\x18\n\x10stdout_truncated\x18\x0b \x01(\x08\x12\x18\n\x10stderr_truncated\x18\x0c \x01(\x08\x12(\n\x06timing\x18\r \x01(\x0b\x32\x18.rstar.sandbox.v1.Timing\x12\x11\n\tisolation\x18\x0e \x01(\t\x12%\n\x05\x66iles\x18\x0f \x03(\x0b\x32\x16.rstar.sandbox.v1.File\x12\x35\n\rsession_state\x18\x10 \x01(\x0e\x32\x1e.rstar.sandbox.v1.SessionState\x12\x1c\n\x14session_state_reason\x18\x11 \x01(\t\x12\x0e\n\x06\x64\x65tail\x18\x12 \x01(\t\x12\x0c\n\x04tier\x18\x13 \x01(\tB\x08\n\x06_valueB\x0c\n\n_tracebackB\x0c\n\n_exit_codeB\t\n\x07_signal\"\xb2\x02\n\x06Timing\x12\x15\n\rqueue_seconds\x18\x01 \x01(\x01\x12\x14\n\x0cwall_seconds\x18\x02 \x01(\x01\x12\x13\n\x0b\x63pu_seconds\x18\x03 \x01(\x01\x12\x19\n\x11peak_memory_bytes\x18\x04 \x01(\x04\x12%\n\x04\x66ork\x18\x05 \x01(\x0b\x32\x17.rstar.sandbox.v1.Phase\x12%\n\x04\x65xec\x18\x06 \x01(\x0b\x32\x17.rstar.sandbox.v1.Phase\x12&\n\x05\x64rain\x18\x07 \x01(\x0b\x32\x17.rstar.sandbox.v1.Phase\x12%\n\x04reap\x18\x08 \x01(\x0b\x32\x17.rstar.sandbox.v1.Phase\x12\x14\n\x0c\x66orked_ahead\x18\t \x01(\x08\x12\x18\n\x10leaked_processes\x18\n \x01(\r\"2\n\x05Phase\x12\x14\n\x0cwall_seconds\x18\x01 \x01(\x01\x12\x13\n\x0b\x63pu_seconds\x18\x02 \x01(\x01\"g\n\x12OpenSessionRequest\x12\x12\n\nrequest_id\x18\x01 \x01(\t\x12(\n\x06limits\x18\x02 \x01(\x0b\x32\x18.rstar.sandbox.v1.Limits\x12\x13\n\x0bttl_seconds\x18\x03 \x01(\x01\")\n\x13OpenSessionResponse\x12\x12\n\nsession_id\x18\x01 \x01(\t\"X\n\x12\x45xecuteCellRequest\x12\x12\n\nsession_id\x18\x01 \x01(\t\x12.\n\x04\x63\x65ll\x18\x02 \x01(\x0b\x32 .rstar.sandbox.v1.ExecuteRequest\")\n\x13\x43loseSessionRequest\x12\x12\n\nsession_id\x18\x01 \x01(\t\"\x16\n\x14\x43loseSessionResponse\"\x14\n\x12GetCapacityRequest\"\x8f\x01\n\x13GetCapacityResponse\x12\r\n\x05slots\x18\x01 \x01(\r\x12\x0f\n\x07running\x18\x02 \x01(\r\x12\x0e\n\x06queued\x18\x03 \x01(\r\x12\x13\n\x0bqueue_limit\x18\x04 \x01(\r\x12\x11\n\tisolation\x18\x05 \x01(\t\x12\x0f\n\x07version\x18\x06 \x01(\t\x12\x0f\n\x07workers\x18\x07 \x01(\r\"y\n\rAttachRequest\x12,\n\x05hello\x18\x01 \x01(\x0b\x32\x1d.rstar.sandbox.v1.WorkerHello\x12)\n\x07\x61nswers\x18\x02 \x03(\x0b\x32\x18.rstar.sandbox.v1.Answer\x12\x0f\n\x07\x63redits\x18\x03 \x01(\r\"d\n\x0bWorkerHello\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\r\n\x05slots\x18\x02 \x01(\r\x12\x14\n\x0cmax_sessions\x18\x03 \x01(\r\x12\x11\n\tisolation\x18\x04 \x01(\t\x12\x0f\n\x07version\x18\x05 \x01(\t\"v\n\x0e\x41ttachResponse\x12\x31\n\x0b\x61ssignments\x18\x01 \x03(\x0b\x32\x1c.rstar.sandbox.v1.Assignment\x12\x18\n\x10\x63\x61ncelled_leases\x18\x02 \x03(\x04\x12\x17\n\x0fsilence_seconds\x18\x03 \x01(\x01\"\xa3\x02\n\nAssignment\x12\r\n\x05lease\x18\x01 \x01(\x04\x12\r\n\x05\x65poch\x18\x02 \x01(\r\x12\x33\n\x07\x65xecute\x18\x03 \x01(\x0b\x32 .rstar.sandbox.v1.ExecuteRequestH\x00\x12<\n\x0copen_session\x18\x04 \x01(\x0b\x32$.rstar.sandbox.v1.OpenSessionRequestH\x00\x12<\n\x0c\x65xecute_cell\x18\x05 \x01(\x0b\x32$.rstar.sandbox.v1.ExecuteCellRequestH\x00\x12>\n\rclose_session\x18\x06 \x01(\x0b\x32%.rstar.sandbox.v1.CloseSessionRequestH\x00\x42\x06\n\x04\x63\x61ll\"\xfa\x01\n\x06\x41nswer\x12\r\n\x05lease\x18\x01 \x01(\x04\x12\x35\n\x08response\x18\x02 \x01(\x0b\x32!.rstar.sandbox.v1.ExecuteResponseH\x00\x12\x38\n\x07session\x18\x03 \x01(\x0b\x32%.rstar.sandbox.v1.OpenSessionResponseH\x00\x12\x38\n\x06\x63losed\x18\x04 \x01(\x0b\x32&.rstar.sandbox.v1.CloseSessionResponseH\x00\x12,\n\x07refusal\x18\x05 \x01(\x0b\x32\x19.rstar.sandbox.v1.RefusalH\x00\x42\x08\n\x06result\"J\n\x07Refusal\x12\x0c\n\x04\x63ode\x18\x01 \x01(\r\x12\x0f\n\x07\x64\x65tails\x18\x02 \x01(\t\x12 \n\x18retry_after_milliseconds\x18\x03 \x01(\x04*]\n\x0cSessionState\x12\x1d\n\x19SESSION_STATE_UNSPECIFIED\x10\x00\x12\x16\n\x12SESSION_STATE_KEPT\x10\x01\x12\x16\n\x12SESSION_STATE_LOST\x10\x02\x32\xa7\x04\n\x0eSandboxService\x12N\n\x07\x45xecute\x12 .rstar.sandbox.v1.ExecuteRequest\x1a!.rstar.sandbox.v1.ExecuteResponse\x12V\n\x0b\x45xecuteMany\x12 .rstar.sandbox.v1.ExecuteRequest\x1a!.rstar.sandbox.v1.ExecuteResponse(\x01\x30\x01\x12Z\n\x0bOpenSession\x12$.rstar.sandbox.v1.OpenSessionRequest\x1a%.rstar.sandbox.v1.OpenSessionResponse\x12V\n\x0b\x45xecuteCell\x12$.rstar.sandbox.v1.ExecuteCellRequest\x1a!.rstar.sandbox.v1.ExecuteResponse\x12]\n\x0c\x43loseSession\x12%.rstar.sandbox.v1.CloseSessionRequest\x1a&.rstar.sandbox.v1.CloseSessionResponse\x12Z\n\x0bGetCapacity\x12$.rstar.sandbox.v1.GetCapacityRequest\x1a%.rstar.sandbox.v1.GetCapacityResponse2g\n\x14SandboxWorkerService\x12O\n\x06\x41ttach\x12\x1f.rstar.sandbox.v1.AttachRequest\x1a .rstar.sandbox.v1.AttachResponse(\x01\x30\x01\x62\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
 _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'rstar_protos.sandbox.v1.sandbox_pb2', _globals)
 if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
-  _globals['_SESSIONSTATE']._serialized_start=1544
-  _globals['_SESSIONSTATE']._serialized_end=1637
+  _globals['_SESSIONSTATE']._serialized_start=2802
+  _globals['_SESSIONSTATE']._serialized_end=2895
   _globals['_LIMITS']._serialized_start=96
   _globals['_LIMITS']._serialized_end=221
   _globals['_FILE']._serialized_start=223
@@ -41,23 +41,39 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_EXECUTEREQUEST']._serialized_start=263
   _globals['_EXECUTEREQUEST']._serialized_end=432
   _globals['_EXECUTERESPONSE']._serialized_start=435
-  _globals['_EXECUTERESPONSE']._serialized_end=984
-  _globals['_TIMING']._serialized_start=986
-  _globals['_TIMING']._serialized_end=1087
-  _globals['_OPENSESSIONREQUEST']._serialized_start=1089
-  _globals['_OPENSESSIONREQUEST']._serialized_end=1192
-  _globals['_OPENSESSIONRESPONSE']._serialized_start=1194
-  _globals['_OPENSESSIONRESPONSE']._serialized_end=1235
-  _globals['_EXECUTECELLREQUEST']._serialized_start=1237
-  _globals['_EXECUTECELLREQUEST']._serialized_end=1325
-  _globals['_CLOSESESSIONREQUEST']._serialized_start=1327
-  _globals['_CLOSESESSIONREQUEST']._serialized_end=1368
-  _globals['_CLOSESESSIONRESPONSE']._serialized_start=1370
-  _globals['_CLOSESESSIONRESPONSE']._serialized_end=1392
-  _globals['_GETCAPACITYREQUEST']._serialized_start=1394
-  _globals['_GETCAPACITYREQUEST']._serialized_end=1414
-  _globals['_GETCAPACITYRESPONSE']._serialized_start=1416
-  _globals['_GETCAPACITYRESPONSE']._serialized_end=1542
-  _globals['_SANDBOXSERVICE']._serialized_start=1640
-  _globals['_SANDBOXSERVICE']._serialized_end=2191
+  _globals['_EXECUTERESPONSE']._serialized_end=998
+  _globals['_TIMING']._serialized_start=1001
+  _globals['_TIMING']._serialized_end=1307
+  _globals['_PHASE']._serialized_start=1309
+  _globals['_PHASE']._serialized_end=1359
+  _globals['_OPENSESSIONREQUEST']._serialized_start=1361
+  _globals['_OPENSESSIONREQUEST']._serialized_end=1464
+  _globals['_OPENSESSIONRESPONSE']._serialized_start=1466
+  _globals['_OPENSESSIONRESPONSE']._serialized_end=1507
+  _globals['_EXECUTECELLREQUEST']._serialized_start=1509
+  _globals['_EXECUTECELLREQUEST']._serialized_end=1597
+  _globals['_CLOSESESSIONREQUEST']._serialized_start=1599
+  _globals['_CLOSESESSIONREQUEST']._serialized_end=1640
+  _globals['_CLOSESESSIONRESPONSE']._serialized_start=1642
+  _globals['_CLOSESESSIONRESPONSE']._serialized_end=1664
+  _globals['_GETCAPACITYREQUEST']._serialized_start=1666
+  _globals['_GETCAPACITYREQUEST']._serialized_end=1686
+  _globals['_GETCAPACITYRESPONSE']._serialized_start=1689
+  _globals['_GETCAPACITYRESPONSE']._serialized_end=1832
+  _globals['_ATTACHREQUEST']._serialized_start=1834
+  _globals['_ATTACHREQUEST']._serialized_end=1955
+  _globals['_WORKERHELLO']._serialized_start=1957
+  _globals['_WORKERHELLO']._serialized_end=2057
+  _globals['_ATTACHRESPONSE']._serialized_start=2059
+  _globals['_ATTACHRESPONSE']._serialized_end=2177
+  _globals['_ASSIGNMENT']._serialized_start=2180
+  _globals['_ASSIGNMENT']._serialized_end=2471
+  _globals['_ANSWER']._serialized_start=2474
+  _globals['_ANSWER']._serialized_end=2724
+  _globals['_REFUSAL']._serialized_start=2726
+  _globals['_REFUSAL']._serialized_end=2800
+  _globals['_SANDBOXSERVICE']._serialized_start=2898
+  _globals['_SANDBOXSERVICE']._serialized_end=3449
+  _globals['_SANDBOXWORKERSERVICE']._serialized_start=3451
+  _globals['_SANDBOXWORKERSERVICE']._serialized_end=3554
 # @@protoc_insertion_point(module_scope)

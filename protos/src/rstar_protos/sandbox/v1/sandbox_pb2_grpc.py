@@ -314,3 +314,84 @@ class SandboxService(object):
             timeout,
             metadata,
             _registered_method=True)
+
+
+class SandboxWorkerServiceStub(object):
+    """Between a dispatcher and the machines that run programs for it. Workers call, so only the
+    dispatcher needs an address that others can reach.
+    """
+
+    def __init__(self, channel):
+        """Constructor.
+
+        Args:
+            channel: A grpc.Channel.
+        """
+        self.Attach = channel.stream_stream(
+                '/rstar.sandbox.v1.SandboxWorkerService/Attach',
+                request_serializer=rstar__protos_dot_sandbox_dot_v1_dot_sandbox__pb2.AttachRequest.SerializeToString,
+                response_deserializer=rstar__protos_dot_sandbox_dot_v1_dot_sandbox__pb2.AttachResponse.FromString,
+                _registered_method=True)
+
+
+class SandboxWorkerServiceServicer(object):
+    """Between a dispatcher and the machines that run programs for it. Workers call, so only the
+    dispatcher needs an address that others can reach.
+    """
+
+    def Attach(self, request_iterator, context):
+        """One stream for as long as the worker works. The worker says how much it can take
+        (credits); the dispatcher sends no more than that. A stream that ends ends its leases:
+        the worker kills what runs under them, the dispatcher has it run elsewhere.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+
+def add_SandboxWorkerServiceServicer_to_server(servicer, server):
+    rpc_method_handlers = {
+            'Attach': grpc.stream_stream_rpc_method_handler(
+                    servicer.Attach,
+                    request_deserializer=rstar__protos_dot_sandbox_dot_v1_dot_sandbox__pb2.AttachRequest.FromString,
+                    response_serializer=rstar__protos_dot_sandbox_dot_v1_dot_sandbox__pb2.AttachResponse.SerializeToString,
+            ),
+    }
+    generic_handler = grpc.method_handlers_generic_handler(
+            'rstar.sandbox.v1.SandboxWorkerService', rpc_method_handlers)
+    server.add_generic_rpc_handlers((generic_handler,))
+    server.add_registered_method_handlers('rstar.sandbox.v1.SandboxWorkerService', rpc_method_handlers)
+
+
+ # This class is part of an EXPERIMENTAL API.
+class SandboxWorkerService(object):
+    """Between a dispatcher and the machines that run programs for it. Workers call, so only the
+    dispatcher needs an address that others can reach.
+    """
+
+    @staticmethod
+    def Attach(request_iterator,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.stream_stream(
+            request_iterator,
+            target,
+            '/rstar.sandbox.v1.SandboxWorkerService/Attach',
+            rstar__protos_dot_sandbox_dot_v1_dot_sandbox__pb2.AttachRequest.SerializeToString,
+            rstar__protos_dot_sandbox_dot_v1_dot_sandbox__pb2.AttachResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)

@@ -14,7 +14,6 @@ from rstar_trainer.checkpoint import RunState, write_checkpoint
 from rstar_trainer.data import ProblemSampler, TrainProblem
 from rstar_trainer.evaluation import Evaluator, samples_file
 from rstar_trainer.hard_filter import choose_candidates, keep_hard
-from rstar_trainer.learner import UpdateMetrics
 from rstar_trainer.learner_thread import LearnerThread
 from rstar_trainer.recipe import Stage
 from rstar_trainer.report import stage_entry
@@ -27,6 +26,7 @@ from rstar_trainer.schedule import supervised_learning_rate
 from rstar_trainer.seeds import derive_seed
 from rstar_trainer.services import Services
 from rstar_trainer.sft import recipe_batches
+from rstar_trainer.update_metrics import UpdateMetrics
 
 __all__ = ["EntryRunner", "StoppedEarly"]
 

@@ -8,53 +8,20 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Protocol
 
 import torch
-from torch import Tensor
 
-from rstar_model.packing import PackedBatch, pack, split_by_tokens
 from rstar_model.policy import Policy
 from rstar_model.weights import WeightManifest, write_weights
-from rstar_trainer.objective import clipped_policy_loss, sequence_token_weights
+from rstar_trainer.loss_pass import LossPass, plan_updates
 from rstar_trainer.recipe import LossSettings, OptimizerSettings
 from rstar_trainer.sequences import WeightedSequence
+from rstar_trainer.update_metrics import LossSums, UpdateMetrics
 
 __all__ = ["Learner", "TorchLearner", "UpdateMetrics"]
-
-
-@dataclass(frozen=True)
-class UpdateMetrics:
-    """Figures of one update or of all updates of a step, over policy tokens alone.
-
-    Attributes:
-        loss: value of the objective (mean over the updates).
-        grad_norm: norm before clipping (of the last update).
-        tokens: tokens that went through the forward pass.
-        policy_tokens: tokens that carried loss.
-        seconds: wall time.
-        ratio: mean importance ratio.
-        clip_low_share: share of tokens stopped by the lower bound.
-        clip_high_share: share of tokens stopped by the upper bound.
-        entropy: mean entropy of the policy, nats.
-        kl: k3 estimate of KL(policy at the start of the step || policy), nats per token.
-        mismatch: mean |engine - trainer| log-probability before the update, nats.
-    """
-
-    loss: float
-    grad_norm: float
-    tokens: int
-    policy_tokens: int
-    seconds: float
-    ratio: float = 1.0
-    clip_low_share: float = 0.0
-    clip_high_share: float = 0.0
-    entropy: float = math.nan
-    kl: float = 0.0
-    mismatch: float = math.nan
 
 
 class Learner(Protocol):
@@ -90,20 +57,6 @@ class Learner(Protocol):
         """Takes over what `state_dict` gave."""
 
 
-@dataclass
-class _Sums:
-    loss: float = 0.0
-    ratio: float = 0.0
-    low: int = 0
-    high: int = 0
-    kl: float = 0.0
-    entropy: float = 0.0
-    mismatch: float = 0.0
-    mismatch_tokens: int = 0
-    tokens: int = 0
-    policy_tokens: int = 0
-
-
 class TorchLearner:
     """Learner in this process, on one device.
 
@@ -117,6 +70,7 @@ class TorchLearner:
         self.policy = policy
         self._settings = optimizer
         self._engine_dtype = engine_dtype
+        self._pass = LossPass(policy)
         self._parameters = [p for p in policy.model.parameters() if p.requires_grad]
         self._optimizer = self._new_optimizer()
 
@@ -126,15 +80,9 @@ class TorchLearner:
         """One update on the token mean of the negative log-likelihood (assistant tokens only)."""
         start = time.perf_counter()
         total = sum(sequence.policy_tokens for sequence in sequences)
-        sums = _Sums()
-        for chosen, packed in self._packed(sequences, micro_batch_tokens):
-            log_probs = self._policy_log_probs(packed, temperature=1.0)
-            loss = -log_probs.sum() / total
-            loss.backward()  # type: ignore[no-untyped-call]  # torch leaves it untyped
-            sums.loss += float(loss.detach())
-            _count(sums, chosen)
+        sums = self._pass.supervised(sequences, total, micro_batch_tokens)
         norm = self._step(learning_rate)
-        return UpdateMetrics(sums.loss, norm, sums.tokens, sums.policy_tokens, time.perf_counter() - start)
+        return UpdateMetrics.of_supervised(sums, norm, time.perf_counter() - start)
 
     def policy_update(
         self,
@@ -158,29 +106,17 @@ class TorchLearner:
         Raises:
             ValueError: there is nothing to learn from.
         """
-        if not sequences:
-            raise ValueError("a policy update needs at least one accepted group")
         start = time.perf_counter()
-        parts = _split_by_group(sequences, loss.updates_per_step)
-        old = None if len(parts) == 1 else self._frozen_log_probs(sequences, temperature, loss.micro_batch_tokens)
-        sums, norm = _Sums(), math.nan
-        for number, part in enumerate(parts):
-            self._accumulate(part, old, temperature, loss, sums, measure_mismatch=number == 0)
+        updates = plan_updates(sequences, loss)
+        if len(updates) > 1:
+            updates = [self._pass.with_old_log_probs(u, temperature, loss.micro_batch_tokens) for u in updates]
+        sums, norm = LossSums(), math.nan
+        for number, shares in enumerate(updates):
+            sums.add(self._pass.policy(shares, temperature, loss, measure_mismatch=number == 0))
             norm = self._step(learning_rate)
-        count = max(1, sums.policy_tokens)
-        return UpdateMetrics(
-            loss=sums.loss / len(parts),
-            grad_norm=norm,
-            tokens=sums.tokens,
-            policy_tokens=sums.policy_tokens,
-            seconds=time.perf_counter() - start,
-            ratio=sums.ratio / count,
-            clip_low_share=sums.low / count,
-            clip_high_share=sums.high / count,
-            entropy=sums.entropy / count,
-            kl=sums.kl / count,
-            mismatch=sums.mismatch / sums.mismatch_tokens if sums.mismatch_tokens else math.nan,
-        )
+        groups = len({sequence.group for sequence in sequences})
+        seconds = time.perf_counter() - start
+        return UpdateMetrics.of_policy(sums, updates=len(updates), groups=groups, grad_norm=norm, seconds=seconds)
 
     def reset_optimizer(self) -> None:
         """Forgets the optimizer's moments (paper section 4: at the switch to stage 3)."""
@@ -219,76 +155,6 @@ class TorchLearner:
             fused=True,
         )
 
-    def _packed(
-        self, sequences: Sequence[WeightedSequence], max_tokens: int
-    ) -> Iterator[tuple[list[WeightedSequence], PackedBatch]]:
-        """Micro-batches in order, so that the rollouts of a group lie together and their prompt is computed once."""
-        for indices in split_by_tokens([len(sequence.token_ids) for sequence in sequences], max_tokens):
-            chosen = [sequences[index] for index in indices]
-            packed = pack([sequence.columns for sequence in chosen], share_prefix=True)
-            yield chosen, packed.to(self.policy.device)
-
-    def _policy_log_probs(self, packed: PackedBatch, temperature: float) -> Tensor:
-        """Log-probabilities of policy tokens alone, float32 [policy_tokens], in packed order."""
-        return self.policy.forward_log_probs(packed, temperature=temperature).log_probs[packed.loss_mask]
-
-    @torch.no_grad()
-    def _frozen_log_probs(
-        self, sequences: Sequence[WeightedSequence], temperature: float, max_tokens: int
-    ) -> dict[int, Tensor]:
-        """Log-probabilities of the policy tokens of each sequence, by identity of the sequence."""
-        found: dict[int, Tensor] = {}
-        for chosen, packed in self._packed(sequences, max_tokens):
-            log_probs = self._policy_log_probs(packed, temperature)
-            split = torch.split(log_probs, [sequence.policy_tokens for sequence in chosen])
-            found.update((id(sequence), part) for sequence, part in zip(chosen, split, strict=True))
-        return found
-
-    def _accumulate(
-        self,
-        sequences: Sequence[WeightedSequence],
-        old: Mapping[int, Tensor] | None,
-        temperature: float,
-        settings: LossSettings,
-        sums: _Sums,
-        *,
-        measure_mismatch: bool,
-    ) -> None:
-        weight_of = dict(
-            zip(
-                map(id, sequences),
-                sequence_token_weights(
-                    [s.policy_tokens for s in sequences], [s.group for s in sequences], settings.aggregation
-                ),
-                strict=True,
-            )
-        )
-        for chosen, packed in self._packed(sequences, settings.micro_batch_tokens):
-            output = self.policy.forward_log_probs(packed, temperature=temperature, with_entropy=True)
-            log_probs = output.log_probs[packed.loss_mask]
-            assert output.entropy is not None, "asked for"
-            entropy = output.entropy[packed.loss_mask]
-            counts = torch.tensor([s.policy_tokens for s in chosen], device=log_probs.device)
-            frozen = log_probs.detach() if old is None else torch.cat([old[id(s)] for s in chosen])
-            result = clipped_policy_loss(
-                log_probs,
-                frozen,
-                torch.tensor([s.advantage for s in chosen], device=log_probs.device).repeat_interleave(counts),
-                torch.tensor([weight_of[id(s)] for s in chosen], device=log_probs.device).repeat_interleave(counts),
-                settings.clip_low,
-                settings.clip_high,
-            )
-            result.loss.backward()  # type: ignore[no-untyped-call]  # torch leaves it untyped
-            sums.loss += float(result.loss.detach())
-            sums.ratio += result.ratio_sum
-            sums.low += result.clipped_low
-            sums.high += result.clipped_high
-            sums.kl += result.kl_sum
-            sums.entropy += float(entropy.sum())
-            if measure_mismatch:
-                _add_mismatch(sums, packed.engine_log_probs[packed.loss_mask], log_probs.detach())
-            _count(sums, chosen)
-
     def _step(self, learning_rate: float) -> float:
         norm = torch.nn.utils.clip_grad_norm_(self._parameters, self._settings.max_grad_norm)
         for group in self._optimizer.param_groups:
@@ -296,23 +162,3 @@ class TorchLearner:
         self._optimizer.step()
         self._optimizer.zero_grad(set_to_none=True)
         return float(norm)
-
-
-def _count(sums: _Sums, sequences: Sequence[WeightedSequence]) -> None:
-    sums.tokens += sum(len(sequence.token_ids) for sequence in sequences)
-    sums.policy_tokens += sum(sequence.policy_tokens for sequence in sequences)
-
-
-def _add_mismatch(sums: _Sums, engine: Tensor, trainer: Tensor) -> None:
-    """Adds |engine - trainer| over policy tokens whose engine log-probability is known."""
-    known = engine.isfinite()
-    sums.mismatch += float((engine[known] - trainer[known]).abs().sum())
-    sums.mismatch_tokens += int(known.sum())
-
-
-def _split_by_group(sequences: Sequence[WeightedSequence], parts: int) -> list[list[WeightedSequence]]:
-    """Deals whole groups out over at most `parts` updates, in order of first appearance."""
-    groups = list(dict.fromkeys(sequence.group for sequence in sequences))
-    parts = min(parts, len(groups))
-    part_of = {group: position % parts for position, group in enumerate(groups)}
-    return [[s for s in sequences if part_of[s.group] == number] for number in range(parts)]

@@ -13,12 +13,12 @@ from rstar_model.trajectory import to_json_dict
 from rstar_protos.errors import ServiceUnavailableError, UserInputError
 from rstar_trainer.checkpoint import RunState
 from rstar_trainer.data import ProblemSampler
-from rstar_trainer.learner import UpdateMetrics
 from rstar_trainer.learner_thread import LearnerThread
 from rstar_trainer.recipe import Stage
 from rstar_trainer.rl_step import GroupCollector, ScoredGroup, rollout_digest, step_figures, training_sequences
 from rstar_trainer.run_context import RunContext
 from rstar_trainer.schedule import warmup_learning_rate
+from rstar_trainer.update_metrics import UpdateMetrics
 
 __all__ = ["StageContext", "StageTraining"]
 
@@ -122,6 +122,10 @@ class StageTraining:
                     "entropy": metrics.entropy,
                     "kl": metrics.kl,
                     "mismatch": metrics.mismatch,
+                    "mismatch_kl": metrics.mismatch_kl,
+                    "engine_weight": metrics.engine_weight,
+                    "engine_truncated_share": metrics.engine_truncated_share,
+                    "policy_tokens_per_group": metrics.policy_tokens_per_group,
                     "trained_policy_tokens": float(metrics.policy_tokens),
                     "update_seconds": metrics.seconds,
                     "train_tokens_per_second": metrics.tokens / metrics.seconds,

@@ -1,10 +1,10 @@
 """One RL stage of a recipe: its limits, data, learning rate, loss and resampling (paper sections 3 and 4)."""
 
-from typing import Any, Literal, Self
+from typing import Annotated, Any, Literal, Self
 
 from pydantic import Field, field_validator, model_validator
 
-from rstar_trainer.recipe._base import Section
+from rstar_trainer.recipe._base import NoneFromText, Section
 
 
 class HardFilterSettings(Section):
@@ -19,17 +19,33 @@ class LossSettings(Section):
 
     clip_low: float = Field(default=0.2, gt=0, lt=1, description="importance ratio is clipped below 1 - clip_low")
     clip_high: float = Field(default=0.28, gt=0, description="importance ratio is clipped above 1 + clip_high")
-    aggregation: Literal["group_token_mean", "batch_token_mean"] = Field(
+    aggregation: Literal["group_token_mean", "batch_token_mean", "sequence_mean", "dr_grpo"] = Field(
         default="group_token_mean",
-        description="token mean in each group, then mean over groups (paper), or token mean over the batch",
+        description='"group_token_mean": token mean in each group, then mean over groups (paper); "batch_token_mean": '
+        'token mean over the batch; "sequence_mean": token mean in each rollout, then mean over rollouts; "dr_grpo": '
+        "sum over a rollout's tokens by constant_tokens, then mean over rollouts",
+    )
+    constant_tokens: Annotated[Annotated[int, Field(ge=1)] | None, NoneFromText] = Field(
+        default=None, description="divisor of dr_grpo, tokens; usually max_response_tokens; none with the others"
     )
     advantage: Literal["std", "mean"] = Field(
         default="std", description='"std": (r - mean) / std within the group; "mean": r - mean'
     )
     updates_per_step: int = Field(default=1, ge=1, description="optimizer updates per rollout step")
+    engine_ratio_cap: Annotated[Annotated[float, Field(ge=1)] | None, NoneFromText] = Field(
+        default=None,
+        description="truncated importance sampling between engine and trainer: each token's term is multiplied by "
+        "min(pi_trainer / pi_engine, cap), such as 2; none: off (paper)",
+    )
     micro_batch_tokens: int = Field(
         default=4096, ge=16, description="tokens of one forward and backward pass; no influence on the gradient"
     )
+
+    @model_validator(mode="after")
+    def _divisor_with_dr_grpo(self) -> Self:
+        if (self.aggregation == "dr_grpo") != (self.constant_tokens is not None):
+            raise ValueError('constant_tokens together with aggregation = "dr_grpo", and only there')
+        return self
 
 
 class RocSettings(Section):

@@ -186,14 +186,16 @@ class GetCapacityResponse(_message.Message):
     def __init__(self, slots: _Optional[int] = ..., running: _Optional[int] = ..., queued: _Optional[int] = ..., queue_limit: _Optional[int] = ..., isolation: _Optional[str] = ..., version: _Optional[str] = ..., workers: _Optional[int] = ...) -> None: ...
 
 class AttachRequest(_message.Message):
-    __slots__ = ("hello", "answers", "credits")
+    __slots__ = ("hello", "answers", "credits", "draining")
     HELLO_FIELD_NUMBER: _ClassVar[int]
     ANSWERS_FIELD_NUMBER: _ClassVar[int]
     CREDITS_FIELD_NUMBER: _ClassVar[int]
+    DRAINING_FIELD_NUMBER: _ClassVar[int]
     hello: WorkerHello
     answers: _containers.RepeatedCompositeFieldContainer[Answer]
     credits: int
-    def __init__(self, hello: _Optional[_Union[WorkerHello, _Mapping]] = ..., answers: _Optional[_Iterable[_Union[Answer, _Mapping]]] = ..., credits: _Optional[int] = ...) -> None: ...
+    draining: bool
+    def __init__(self, hello: _Optional[_Union[WorkerHello, _Mapping]] = ..., answers: _Optional[_Iterable[_Union[Answer, _Mapping]]] = ..., credits: _Optional[int] = ..., draining: bool = ...) -> None: ...
 
 class WorkerHello(_message.Message):
     __slots__ = ("name", "slots", "max_sessions", "isolation", "version")

@@ -21,10 +21,9 @@ __all__ = ["Judge", "PendingComparison", "Response", "prepare"]
 
 Response = str | Iterable[SegmentLike | Mapping[str, object]]
 
-# On a machine that is too busy, the second attempt gets this many times the wall-clock time, and no more CPU.
-_BUSY_PATIENCE = 10.0
 # Longer answers are not repeated often, and would make the cache large.
 _MAX_CACHED_LENGTH = 500
+_REMEMBERED_GOLDS = 100_000
 
 
 @dataclass(frozen=True)
@@ -72,6 +71,8 @@ class Judge:
         self._cache_size = cache_size
         self._cache: OrderedDict[PendingComparison, Judgement] = OrderedDict()
         self._in_flight: dict[PendingComparison, asyncio.Future[Judgement]] = {}
+        # What is known about reference answers: "" when they can be used, else why not.
+        self._golds: OrderedDict[tuple[str, str], str] = OrderedDict()
 
     async def judge(self, gold: str, response: Response, end_reason: object = None, verifier: str = "math") -> Verdict:
         """The verdict.
@@ -105,9 +106,13 @@ class Judge:
             InfrastructureError: no worker could check it.
         """
         load_verifier(verifier)
-        reply = await self._run_twice({"op": "check_gold", "verifier": verifier or "math", "gold": gold})
-        if reply.kind is ReplyKind.DONE:
-            return reply.body["reason"] or None
+        name = verifier or "math"
+        known = self._golds.get((name, gold))
+        if known is not None:
+            return known or None
+        reply = await self._run_twice(name, gold, None)
+        if reply.gold_problem is not None:
+            return reply.gold_problem or None
         if reply.kind in (ReplyKind.LOST, ReplyKind.STARVED):
             raise InfrastructureError(
                 f"a reference answer could not be checked: the worker was {reply.kind.value} twice"
@@ -127,34 +132,44 @@ class Judge:
                 self._cache.popitem(last=False)
 
     async def _compare(self, pending: PendingComparison) -> Judgement:
-        job: dict[str, object] = {
-            "op": "judge",
-            "verifier": pending.verifier,
-            "gold": pending.gold,
-            "candidate": pending.candidate,
-        }
-        try:
-            reply = await self._run_twice(job)
-            if reply.kind is ReplyKind.DONE:
-                return Judgement(VerdictStatus(reply.body["status"]), reply.body["reason"])
-            if reply.kind is ReplyKind.LOST:
-                return Judgement(VerdictStatus.UNSCORABLE, "the worker was lost twice")
-            if reply.kind is ReplyKind.STARVED:
-                return Judgement(VerdictStatus.UNSCORABLE, "the machine is too busy to compare the answer")
-            problem = await self.check_gold(pending.gold, pending.verifier)
-        except InfrastructureError as error:
-            return Judgement(VerdictStatus.UNSCORABLE, str(error))
+        problem = self._golds.get((pending.verifier, pending.gold))
         if problem:
             return Judgement(VerdictStatus.BAD_GOLD, problem)
-        return _fault_of_response(reply)
-
-    async def _run_twice(self, job: dict[str, object]) -> Reply:
-        """Runs a job, and once more in a fresh worker when the first one died or got no CPU."""
-        reply = await self._pool.run(job)
-        if reply.kind in (ReplyKind.LOST, ReplyKind.FAULT):
-            reply = await self._pool.run(job)
+        try:
+            reply = await self._run_twice(pending.verifier, pending.gold, pending.candidate)
+        except InfrastructureError as error:
+            return Judgement(VerdictStatus.UNSCORABLE, str(error))
+        if reply.kind is ReplyKind.DONE:
+            return Judgement(VerdictStatus(reply.body["status"]), reply.body["reason"])
+        if reply.kind is ReplyKind.LOST:
+            return Judgement(VerdictStatus.UNSCORABLE, "the worker was lost twice")
         if reply.kind is ReplyKind.STARVED:
-            reply = await self._pool.run(job, patience=_BUSY_PATIENCE)
+            return Judgement(VerdictStatus.UNSCORABLE, "the machine is too busy to compare the answer")
+        if self._golds.get((pending.verifier, pending.gold)) == "":
+            return _fault_of_response(reply)
+        return Judgement(VerdictStatus.BAD_GOLD, f"checking it ended in: {reply.kind.value}")
+
+    async def _run_twice(self, verifier: str, gold: str, candidate: str | None) -> Reply:
+        """Runs a job, and once more in a fresh worker when the first one died or got no CPU.
+
+        The worker checks a reference answer that is new before it compares, so that each is checked once and it is
+        known whose fault a failure was.
+        """
+        reply = await self._run(verifier, gold, candidate)
+        if reply.kind in (ReplyKind.LOST, ReplyKind.FAULT):
+            reply = await self._run(verifier, gold, candidate)
+        if reply.kind is ReplyKind.STARVED:
+            reply = await self._run(verifier, gold, candidate, self._pool.settings.busy_patience)
+        return reply
+
+    async def _run(self, verifier: str, gold: str, candidate: str | None, patience: float = 1.0) -> Reply:
+        check = (verifier, gold) not in self._golds
+        job = {"verifier": verifier, "gold": gold, "candidate": candidate, "check_gold": check}
+        reply = await self._pool.run(job, patience)
+        if reply.gold_problem is not None:
+            self._golds[verifier, gold] = reply.gold_problem
+            if len(self._golds) > _REMEMBERED_GOLDS:
+                self._golds.popitem(last=False)
         return reply
 
 

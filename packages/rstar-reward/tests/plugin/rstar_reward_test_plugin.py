@@ -37,8 +37,8 @@ class Misbehaving:
             os.abort()
         if command == "killed":
             os.kill(os.getpid(), signal.SIGKILL)
-        if command == "killed-once" and not Path(argument).exists():
-            Path(argument).touch()
+        if command == "killed-once" and Path(argument).stat().st_mtime != 1:
+            os.utime(argument, (1, 1))  # a worker may not create files
             os.kill(os.getpid(), signal.SIGKILL)
         if command == "recurse":
             return self.judge(gold, candidate)

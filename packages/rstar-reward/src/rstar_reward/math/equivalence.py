@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 from fractions import Fraction
+from functools import lru_cache
 from itertools import product
 
 from rstar_reward.math import nodes as n
@@ -75,6 +76,7 @@ def unusable_gold(gold: str) -> str | None:
     return None if valued and symbolic_parse(reference) else "it cannot be read as a mathematical answer"
 
 
+@lru_cache(maxsize=4096)  # a reference answer is read once for all rollouts of its group
 def _parsed(text: str, thousands: bool) -> n.Node | None:
     try:
         return parse_answer(text, thousands)

@@ -2,7 +2,8 @@ r"""math-verify and SymPy on one extracted pair, followed by a veto. Runs in wor
 
 math-verify finds equality generously: rounded floats, 15 digits. Its yes counts only when an independent check, exact
 or numeric at 30 digits and at several points, finds no difference. Texts reach only the ANTLR grammar of
-latex2sympy; `parse_expr`, `sympify` and `eval` never see them.
+latex2sympy; `parse_expr`, `sympify` and `eval` never see them, which importing this module makes certain for the whole
+process.
 """
 
 from __future__ import annotations
@@ -14,7 +15,11 @@ from typing import Any
 import sympy  # type: ignore[import-untyped]
 from math_verify import LatexExtractionConfig, parse, verify  # type: ignore[import-untyped]
 
+from rstar_reward.math._no_evaluation import forbid_evaluation
+
 __all__ = ["symbolic_parse", "symbolically_equal"]
+
+forbid_evaluation()
 
 # It warns about disabled timeouts on every call; the process kill is our timeout.
 logging.getLogger("math_verify").setLevel(logging.CRITICAL)

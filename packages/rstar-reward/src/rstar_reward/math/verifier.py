@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from functools import lru_cache
+
 from rstar_reward.extraction import Declared, extract_answer
-from rstar_reward.math.exact import parse_exact, same_number
+from rstar_reward.math.exact import ExactNumber, parse_exact, same_number
 from rstar_reward.math.guards import too_complex
 from rstar_reward.math.normalise import normalise
 from rstar_reward.transcript import Transcript
@@ -14,6 +16,13 @@ __all__ = ["MathVerifier"]
 
 _MAX_GOLD = 10_000
 _MAX_CANDIDATE = 20_000
+
+
+@lru_cache(maxsize=4096)
+def _reference(gold: str) -> tuple[str, ExactNumber | None]:
+    """A reference answer in one spelling, and its value if it is a number."""
+    reference = normalise(gold)
+    return reference, parse_exact(reference)
 
 
 class MathVerifier:
@@ -34,10 +43,10 @@ class MathVerifier:
         text = declared.text or ""
         if len(text) > _MAX_CANDIDATE and not text.isdigit():
             return Judgement(VerdictStatus.TOO_COMPLEX, f"the answer is longer than {_MAX_CANDIDATE} characters")
-        reference, candidate = normalise(gold), normalise(text)
+        candidate = normalise(text)
         if not candidate.strip(" {}()[].,;?!-_"):
             return Judgement(VerdictStatus.NO_ANSWER, "the declared answer is empty")
-        one, other = parse_exact(reference), parse_exact(candidate)
+        (reference, one), other = _reference(gold), parse_exact(candidate)
         if one is not None and other is not None:
             if same_number(one, other):
                 return Judgement(VerdictStatus.CORRECT, "same number")

@@ -9,7 +9,7 @@ import resource
 import signal
 import sys
 
-__all__ = ["die_with_parent", "limit_worker", "silence"]
+__all__ = ["die_with_parent", "forbid_effects", "limit_worker", "silence"]
 
 _PR_SET_PDEATHSIG = 1
 
@@ -30,6 +30,34 @@ def silence(*descriptors: int) -> None:
         os.dup2(null, descriptor)
     if null not in descriptors:
         os.close(null)
+
+
+# Audit events of Python that reach beyond the process. Sending signals is not among them: a worker may end itself.
+_EFFECTS = frozenset({
+    "os.chmod", "os.chown", "os.exec", "os.fork", "os.forkpty", "os.link", "os.mkdir", "os.posix_spawn", "os.putenv",
+    "os.remove", "os.rename", "os.rmdir", "os.spawn", "os.symlink", "os.system", "os.truncate", "pty.spawn",
+    "shutil.copyfile", "shutil.move", "shutil.rmtree", "socket.bind", "socket.connect", "subprocess.Popen",
+})  # fmt: skip
+
+
+def forbid_effects() -> None:
+    """Makes this process refuse to start programs, to change files and to connect to anything, for good.
+
+    Nothing here does so; if an answer ever got a library to try, the attempt would end in an error.
+    """
+
+    def refuse(event: str, arguments: tuple[object, ...]) -> None:
+        if event in _EFFECTS or (event == "open" and _would_write(arguments)):
+            raise PermissionError(f"{event} is not allowed in a worker")
+
+    sys.addaudithook(refuse)
+
+
+def _would_write(arguments: tuple[object, ...]) -> bool:
+    _, mode, flags = arguments
+    if isinstance(mode, str) and set(mode) & set("wax+"):
+        return True
+    return isinstance(flags, int) and bool(flags & (os.O_WRONLY | os.O_RDWR | os.O_CREAT))
 
 
 def limit_worker(memory_bytes: int) -> None:

@@ -27,6 +27,7 @@ def serve_jobs(connection: socket.socket, zygote_pid: int, memory_bytes: int) ->
     _process.die_with_parent(zygote_pid)
     _process.silence(2)
     _process.limit_worker(memory_bytes)
+    _process.forbid_effects()
     sys.setrecursionlimit(_RECURSION_LIMIT)
     _wire.send(connection, {"pid": os.getpid()})
     jobs = 0
@@ -34,6 +35,7 @@ def serve_jobs(connection: socket.socket, zygote_pid: int, memory_bytes: int) ->
         jobs += 1
         answer = _run(connection, job)
         used = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+        answer["cpu_total"] = time.process_time()
         answer["last"] = used > memory_bytes * _RETIRE_ABOVE or jobs >= _RETIRE_AFTER_JOBS
         _wire.send(connection, answer)
         if answer["last"]:
@@ -57,7 +59,7 @@ def _run(connection: socket.socket, job: dict[str, Any]) -> dict[str, Any]:
         signal.signal(number, give_up)
         signal.setitimer(timer, seconds)
     try:
-        return {"kind": "done", **_perform(job)}
+        return {"kind": "done", **_perform(connection, job)}
     except MemoryError:
         return {"kind": "memory"}
     except RecursionError:
@@ -69,10 +71,13 @@ def _run(connection: socket.socket, job: dict[str, Any]) -> dict[str, Any]:
         signal.setitimer(signal.ITIMER_REAL, 0)
 
 
-def _perform(job: dict[str, Any]) -> dict[str, Any]:
+def _perform(connection: socket.socket, job: dict[str, Any]) -> dict[str, Any]:
     verifier = load_verifier(job["verifier"])
-    if job["op"] == "check_gold":
-        problem = verifier.check_gold(job["gold"])
-        return {"status": "bad_gold" if problem else "correct", "reason": problem or ""}
+    if job["check_gold"]:
+        problem = verifier.check_gold(job["gold"]) or ""
+        # Told before the comparison: what goes wrong from here on is the fault of the response.
+        _wire.send(connection, {"kind": "gold", "problem": problem})
+        if problem or job["candidate"] is None:
+            return {"status": "bad_gold" if problem else "correct", "reason": problem}
     judgement: Judgement = verifier.judge(job["gold"], job["candidate"])
     return {"status": judgement.status.value, "reason": judgement.reason}

@@ -41,6 +41,8 @@ class PoolSettings:
     """After this, of CPU or of wall-clock time, a worker gives up by itself."""
     kill_seconds: float = 3.0
     """After this it is killed: a long call into C does not let it give up."""
+    busy_patience: float = 10.0
+    """Where the machine gave a worker too little CPU, a second attempt gets this many times the wall-clock time."""
     memory_bytes: int = 1200 * 1024 * 1024
     """Address space of one worker."""
     start_seconds: float = 150.0
@@ -73,6 +75,9 @@ class Reply:
 
     kind: ReplyKind
     body: dict[str, Any] = field(default_factory=dict)
+    gold_problem: str | None = None
+    """What the worker found about the reference answer before it went on: "" for nothing wrong, None if it did not get
+    that far or was not asked."""
 
 
 _FAULTS = frozenset({signal.SIGSEGV, signal.SIGABRT, signal.SIGBUS, signal.SIGFPE, signal.SIGILL, signal.SIGXCPU})
@@ -82,6 +87,8 @@ _EXIT_REPORT_SECONDS = 0.5
 class _Worker:
     def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, pid: int) -> None:
         self.reader, self.writer, self.pid = reader, writer, pid
+        # CPU time that it had used when its last job ended.
+        self.cpu_seconds = 0.0
         self.pidfd = os.pidfd_open(pid) if hasattr(os, "pidfd_open") else -1
 
     def kill(self) -> None:
@@ -100,9 +107,16 @@ class _Worker:
             self.pidfd = -1
 
 
-def _timed_out(cpu_seconds: float, deadline: float) -> Reply:
+@dataclass
+class _Progress:
+    """What a worker has told about a job that has not ended."""
+
+    gold_problem: str | None = None
+
+
+def _timed_out(cpu_seconds: float, deadline: float) -> ReplyKind:
     """Blames the job only for time that it was given."""
-    return Reply(ReplyKind.TIMEOUT if cpu_seconds >= deadline / 2 else ReplyKind.STARVED)
+    return ReplyKind.TIMEOUT if cpu_seconds >= deadline / 2 else ReplyKind.STARVED
 
 
 def _cpu_seconds(pid: int) -> float:
@@ -174,25 +188,37 @@ class WorkerPool:
             ServiceUnavailableError: no worker can be started.
         """
         worker = await self._take()
-        reply, usable = Reply(ReplyKind.LOST), False
+        progress, usable = _Progress(), False
         deadline = self.settings.deadline_seconds
-        cpu_before = _cpu_seconds(worker.pid)
+        limits = {"cpu_seconds": deadline, "wall_seconds": deadline * patience}
+        exchange = asyncio.ensure_future(self._exchange(worker, {**job, **limits}, progress))
         try:
-            limits = {"cpu_seconds": deadline, "wall_seconds": deadline * patience}
-            exchange = self._exchange(worker, {**job, **limits})
-            reply = await asyncio.wait_for(exchange, self.settings.kill_seconds * patience)
-            usable = reply.kind not in (ReplyKind.LOST, ReplyKind.FAULT) and not reply.body.get("last")
-            if reply.kind is ReplyKind.TIMEOUT:
-                reply = _timed_out(reply.body.get("cpu_seconds", deadline), deadline)
-        except asyncio.TimeoutError:
-            reply = _timed_out(_cpu_seconds(worker.pid) - cpu_before, deadline)
+            reply = await self._ended(exchange, worker, patience)
+            kind = reply.kind
+            usable = kind not in (ReplyKind.LOST, ReplyKind.FAULT) and not reply.body.get("last", True)
+            if kind is ReplyKind.TIMEOUT:
+                kind = _timed_out(reply.body.get("cpu_seconds", deadline), deadline)
+            return Reply(kind, reply.body, progress.gold_problem)
         finally:
             # A cancelled job leaves its worker in the middle of something.
+            exchange.cancel()
             if usable:
                 self._idle.put_nowait(worker)
             else:
                 self._retire(worker)
-        return reply
+
+    async def _ended(self, exchange: asyncio.Future[Reply], worker: _Worker, patience: float) -> Reply:
+        """The reply, or a timeout when the worker has used its CPU time, or wall-clock time, and does not give up."""
+        clock = asyncio.get_running_loop().time
+        kill = self.settings.kill_seconds
+        give_up = clock() + kill * patience
+        while True:
+            done, _ = await asyncio.wait({exchange}, timeout=min(kill, max(give_up - clock(), 0.0)))
+            if done:
+                return exchange.result()
+            used = _cpu_seconds(worker.pid) - worker.cpu_seconds
+            if used >= kill or clock() >= give_up:
+                return Reply(ReplyKind.TIMEOUT, {"cpu_seconds": used})
 
     async def _take(self) -> _Worker:
         while True:
@@ -201,22 +227,29 @@ class WorkerPool:
             if self._fault is not None and self._idle.empty():
                 raise ServiceUnavailableError(self._fault)
             try:
-                worker = await asyncio.wait_for(self._idle.get(), 0.5)
-            except asyncio.TimeoutError:
-                continue
+                worker = self._idle.get_nowait()
+            except asyncio.QueueEmpty:
+                try:
+                    worker = await asyncio.wait_for(self._idle.get(), 0.5)
+                except asyncio.TimeoutError:
+                    continue
             if worker.reader.at_eof():
                 # Killed while it was idle: nothing was lost.
                 self._retire(worker)
                 continue
             return worker
 
-    async def _exchange(self, worker: _Worker, job: dict[str, Any]) -> Reply:
+    async def _exchange(self, worker: _Worker, job: dict[str, Any], progress: _Progress) -> Reply:
         try:
             worker.writer.write(_wire.pack(job))
             await worker.writer.drain()
-            header = await worker.reader.readexactly(_wire.HEADER.size)
-            body = json.loads(await worker.reader.readexactly(_wire.HEADER.unpack(header)[0]))
-            return Reply(ReplyKind(body["kind"]), body)
+            while True:
+                header = await worker.reader.readexactly(_wire.HEADER.size)
+                body = json.loads(await worker.reader.readexactly(_wire.HEADER.unpack(header)[0]))
+                if body["kind"] != "gold":
+                    worker.cpu_seconds = body.get("cpu_total", worker.cpu_seconds)
+                    return Reply(ReplyKind(body["kind"]), body)
+                progress.gold_problem = body["problem"]
         except (OSError, asyncio.IncompleteReadError):
             number = await self._signal_of(worker)
             kind = ReplyKind.FAULT if number in _FAULTS else ReplyKind.LOST

@@ -12,6 +12,7 @@ from hypothesis import HealthCheck, settings
 from tokenizers import AddedToken, decoders, models, pre_tokenizers, trainers
 from tokenizers import Tokenizer as HfTokenizer
 
+from rstar_model.testing import FAMILIES, write_family
 from rstar_model.tokenizer import Tokenizer, load_tokenizer
 
 # How fast a shared machine runs an example is no property of the code.
@@ -145,3 +146,10 @@ def write_gguf(path: Path, model: Any, tokenizer_folder: Path, architecture: str
     writer.write_kv_data_to_file()
     writer.write_tensors_to_file()
     writer.close()
+
+
+@pytest.fixture(scope="session")
+def families(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Tokenizer]:
+    """Tokenizers, each with its family's chat template, by the name of the family."""
+    root = tmp_path_factory.mktemp("families")
+    return {name: load_tokenizer(write_family(root / name, name)) for name in FAMILIES}

@@ -95,6 +95,46 @@ def test_a_long_response_is_cut_in_the_middle_with_a_mark(tokenizer: Tokenizer) 
     assert f"... {omitted} tokens left out ..." in shown
 
 
+def test_a_cut_inside_a_character_leaves_no_half_of_it(tokenizer: Tokenizer) -> None:
+    text = "\N{SNOWMAN}" * 50
+    for limit in range(1, 40):
+        shown, cut = RSTAR.truncated(tokenizer, text, limit)
+        assert cut
+        assert "\N{REPLACEMENT CHARACTER}" not in shown
+
+
+def test_a_replacement_character_of_the_text_itself_stays(tokenizer: Tokenizer) -> None:
+    text = "\N{REPLACEMENT CHARACTER}" * 50
+    shown, _ = RSTAR.truncated(tokenizer, text, 12)
+    assert shown.startswith("\N{REPLACEMENT CHARACTER}\N{REPLACEMENT CHARACTER}\n")
+
+
+def test_every_shipped_format_is_usable_with_its_family(families: dict[str, Tokenizer]) -> None:
+    assert set(ChatFormat.available()) == {*families, "rstar"}
+    for name, tokenizer in families.items():
+        chat_format = ChatFormat.load(name)
+        spans = chat_format.prompt_spans(tokenizer, "How many?", [PYTHON_TOOL])
+        assert [kind for kind, _ in spans] == [SpanKind.PROMPT, SpanKind.TEMPLATE]
+        assert chat_format.stop_ids(tokenizer) == {tokenizer.token_id(chat_format.end_of_turn)}
+
+
+@pytest.mark.parametrize("problem", ["x", "  x\n", "", " \n "])
+@pytest.mark.parametrize("response", ["4", " 4 \n", ""])
+def test_a_format_that_trims_leaves_no_space_around_a_turn(
+    families: dict[str, Tokenizer], problem: str, response: str
+) -> None:
+    bare = {"user_template": "{problem}", "tool_response_template": "{response}", "system_prompt": " s\n"}
+    trimming = ChatFormat.load("llama-3").model_copy(update=bare)
+    text = trimming.prompt_text(problem)
+    assert "<|end_header_id|>\n\ns<|eot_id|>" in text
+    assert f"user<|end_header_id|>\n\n{problem.strip()}<|eot_id|>" in text
+    assert f"ipython<|end_header_id|>\n\n{response.strip()}<|eot_id|>" in trimming.tool_turn_text([response])
+
+
+def test_an_empty_system_prompt_makes_no_system_turn() -> None:
+    assert RSTAR.model_copy(update={"system_prompt": ""}).prompt_text("x").startswith("<|im_start|>user\n")
+
+
 @pytest.mark.parametrize("limit", [None, 0, 10_000])
 def test_a_response_within_the_limit_is_untouched(tokenizer: Tokenizer, limit: int | None) -> None:
     assert RSTAR.truncated(tokenizer, "4\n", limit) == ("4\n", False)

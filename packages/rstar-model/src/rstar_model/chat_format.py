@@ -15,6 +15,7 @@ from typing import Any
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
 
+from rstar_model.template import Message, ModelTemplate, TemplateError
 from rstar_model.tokenizer import Piece, Tokenizer
 from rstar_model.tool_calls import ToolCallParser
 from rstar_model.tools import ToolSpec
@@ -26,7 +27,7 @@ if sys.version_info >= (3, 11):
 else:
     import tomli as tomllib
 
-__all__ = ["ChatFormat", "Roles"]
+__all__ = ["ChatFormat", "Roles", "TemplateUse"]
 
 
 class Roles(BaseModel):
@@ -39,6 +40,18 @@ class Roles(BaseModel):
     assistant: str = "assistant"
     tool: str = "tool"
     """Who brings tool responses; several formats use the user."""
+
+
+class TemplateUse(BaseModel):
+    """How the model's own chat template is given a conversation of this format."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    prompt: bool = False
+    """Take the prompt from the template, which names the tools in the words that the model was trained on."""
+    tool_role: str = ""
+    """Role of a message that brings one bare tool response. Empty: one message of the format's own tool role brings
+    all responses of a turn, written as the format writes them."""
 
 
 class ChatFormat(BaseModel):
@@ -57,8 +70,10 @@ class ChatFormat(BaseModel):
     """What the template puts after an end-of-turn token."""
     turn_prefill: str = ""
     """What every assistant turn is made to start with."""
+    trims_turns: bool = False
+    """White space around the text of a turn is left out, as the model's template does."""
     system_prompt: str
-    """Text of the system turn; without tools all of it."""
+    """Text of the system turn; without tools all of it. Empty without tools: no system turn."""
     tools_prompt: str
     """Follows ``system_prompt`` when there are tools; holds ``{tools}``, one JSON signature a line."""
     user_template: str
@@ -74,6 +89,7 @@ class ChatFormat(BaseModel):
     answer_open: str = "<answer>"
     answer_close: str = "</answer>"
     roles: Roles = Field(default_factory=Roles)
+    template: TemplateUse = Field(default_factory=TemplateUse)
 
     @field_validator("turn_header", "tools_prompt", "user_template", "tool_response_template")
     @classmethod
@@ -117,22 +133,54 @@ class ChatFormat(BaseModel):
             field = ".".join(str(part) for part in first["loc"])
             raise UserInputError(f"chat_format {field}", source, first["msg"]) from error
 
-    def prompt_text(self, problem: str, tools: Sequence[ToolSpec] = ()) -> str:
-        """The prompt as text, up to and including the pre-filled start of the first assistant turn."""
-        return "".join(text for text, _ in self._prompt_pieces(problem, tools))
+    def prompt_text(self, problem: str, tools: Sequence[ToolSpec] = (), template: ModelTemplate | None = None) -> str:
+        """The prompt as text, up to and including the pre-filled start of the first assistant turn.
+
+        Args:
+            problem: text of the user turn.
+            tools: what the policy may call.
+            template: of the model; needed by a format that takes its prompt from there.
+
+        Raises:
+            UserInputError: the template is missing or does not fit the format.
+        """
+        return "".join(text for text, _ in self._prompt_pieces(problem, tools, template))
 
     def prompt_ids(self, tokenizer: Tokenizer, problem: str, tools: Sequence[ToolSpec] = ()) -> list[int]:
         """Ids of ``prompt_text``; the problem and the signatures cannot become control tokens."""
-        ids, _ = tokenizer.encode_pieces(self._prompt_pieces(problem, tools))
+        ids, _ = tokenizer.encode_pieces(self._prompt_pieces(problem, tools, tokenizer.template))
         return ids
 
     def prompt_spans(
         self, tokenizer: Tokenizer, problem: str, tools: Sequence[ToolSpec] = ()
     ) -> list[tuple[SpanKind, list[int]]]:
         """``prompt_ids`` cut into the PROMPT and the TEMPLATE tokens that open the first assistant turn."""
-        pieces = self._prompt_pieces(problem, tools)
+        pieces = self._prompt_pieces(problem, tools, tokenizer.template)
         kinds = [SpanKind.PROMPT] * (len(pieces) - 1) + [SpanKind.TEMPLATE]
         return _spans(tokenizer, pieces, kinds)
+
+    def messages(
+        self, problem: str, turns: Sequence[tuple[str, Sequence[str]]] = (), tools: Sequence[ToolSpec] = ()
+    ) -> list[Message]:
+        """A conversation as the messages that the model's own template takes.
+
+        Args:
+            problem: text of the user turn.
+            turns: text of each policy turn, without the pre-filled tag and the end-of-turn token, and the tool
+                responses that follow it.
+            tools: offered; where the template writes the prompt they are left to it.
+        """
+        system = self.system_prompt if self.template.prompt else _joined(self._system_pieces(tools))
+        messages: list[Message] = [{"role": "system", "content": system}] if system else []
+        messages.append({"role": "user", "content": _joined(self._user_pieces(problem))})
+        for text, responses in turns:
+            messages.append({"role": "assistant", "content": self.turn_prefill + text})
+            if self.template.tool_role:
+                messages += [{"role": self.template.tool_role, "content": response} for response in responses]
+            elif responses:
+                pieces, _ = self._response_pieces(responses)
+                messages.append({"role": self.roles.tool, "content": _joined(pieces)})
+        return messages
 
     def tool_turn_spans(
         self,
@@ -151,17 +199,12 @@ class ChatFormat(BaseModel):
             turn_closed: the policy emitted the end-of-turn token itself; otherwise it is put in as TEMPLATE.
         """
         shown = [self.truncated(tokenizer, text, max_tokens)[0] for text in responses]
-        before, after = self.tool_response_template.split("{response}")
-        opening = "" if turn_closed else self.end_of_turn
-        pieces: list[Piece] = [(opening + self.turn_separator + self._header(self.roles.tool), True)]
-        kinds = [SpanKind.TEMPLATE]
-        for index, text in enumerate(shown):
-            separator = self.tool_response_separator if index else ""
-            pieces += [(separator + before, True), (text, False), (after, True)]
-            kinds += [SpanKind.TEMPLATE, SpanKind.TOOL, SpanKind.TEMPLATE]
-        pieces.append((self.end_of_turn + self.turn_separator + self._assistant_opening(), True))
-        kinds.append(SpanKind.TEMPLATE)
+        pieces, kinds = self._tool_turn_pieces(shown, turn_closed)
         return _spans(tokenizer, pieces, kinds)
+
+    def tool_turn_text(self, responses: Sequence[str], *, turn_closed: bool = True) -> str:
+        """The text of ``tool_turn_spans``, nothing cut."""
+        return _joined(self._tool_turn_pieces(responses, turn_closed)[0])
 
     def truncated(self, tokenizer: Tokenizer, text: str, max_tokens: int | None) -> tuple[str, bool]:
         """A tool response cut in the middle to ``max_tokens`` tokens, and whether it was cut.
@@ -176,7 +219,13 @@ class ChatFormat(BaseModel):
         head = (max_tokens + 1) // 2
         tail = max_tokens - head
         mark = self.truncation_mark.replace("{omitted}", str(len(ids) - max_tokens))
-        return tokenizer.decode(ids[:head]) + mark + tokenizer.decode(ids[len(ids) - tail :]), True
+        before, after = tokenizer.decode(ids[:head]), tokenizer.decode(ids[len(ids) - tail :])
+        # A cut between the tokens of one character leaves half of it on either side.
+        if not text.startswith(before):
+            before = before.rstrip(_BROKEN)
+        if not text.endswith(after):
+            after = after.lstrip(_BROKEN)
+        return before + mark + after, True
 
     def stop_ids(self, tokenizer: Tokenizer) -> frozenset[int]:
         """Tokens that end a policy turn: the format's end-of-turn token and the tokenizer's own end tokens.
@@ -220,23 +269,95 @@ class ChatFormat(BaseModel):
     def _assistant_opening(self) -> str:
         return self._header(self.roles.assistant) + self.turn_prefill
 
-    def _prompt_pieces(self, problem: str, tools: Sequence[ToolSpec]) -> list[Piece]:
-        """The prompt in pieces; the last is the opening of the assistant turn."""
-        end = self.end_of_turn + self.turn_separator
-        pieces: list[Piece] = [(self.begin + self._header(self.roles.system) + self.system_prompt, True)]
+    def _system_pieces(self, tools: Sequence[ToolSpec]) -> list[Piece]:
+        pieces: list[Piece] = [(self.system_prompt, True)]
         if tools:
             before, after = self.tools_prompt.split("{tools}")
             signatures = "\n".join(tool.signature_json() for tool in tools)
             pieces += [(before, True), (signatures, False), (after, True)]
+        return self._turn_text(pieces)
+
+    def _user_pieces(self, problem: str) -> list[Piece]:
         before, after = self.user_template.split("{problem}")
-        pieces += [
-            (end + self._header(self.roles.user) + before, True),
-            (problem, False),
-            (after + end, True),
-            (self._assistant_opening(), True),
+        return self._turn_text([(before, True), (problem, False), (after, True)])
+
+    def _tool_turn_pieces(self, responses: Sequence[str], turn_closed: bool) -> tuple[list[Piece], list[SpanKind]]:
+        opening = "" if turn_closed else self.end_of_turn
+        content, kinds = self._response_pieces(responses)
+        pieces = [
+            (opening + self.turn_separator + self._header(self.roles.tool), True),
+            *content,
+            (self.end_of_turn + self.turn_separator + self._assistant_opening(), True),
         ]
+        return pieces, [SpanKind.TEMPLATE, *kinds, SpanKind.TEMPLATE]
+
+    def _response_pieces(self, responses: Sequence[str]) -> tuple[list[Piece], list[SpanKind]]:
+        """Text of a tool turn and the kind of each piece."""
+        before, after = self.tool_response_template.split("{response}")
+        pieces: list[Piece] = []
+        kinds: list[SpanKind] = []
+        for index, text in enumerate(responses):
+            separator = self.tool_response_separator if index else ""
+            pieces += [(separator + before, True), (text, False), (after, True)]
+            kinds += [SpanKind.TEMPLATE, SpanKind.TOOL, SpanKind.TEMPLATE]
+        return self._turn_text(pieces), kinds
+
+    def _turn_text(self, pieces: list[Piece]) -> list[Piece]:
+        """The pieces of one turn, without the white space around the whole where the format leaves it out."""
+        if not self.trims_turns:
+            return pieces
+        for place in range(len(pieces)):
+            text, trusted = pieces[place]
+            pieces[place] = (text.lstrip(), trusted)
+            if pieces[place][0]:
+                break
+        for place in reversed(range(len(pieces))):
+            text, trusted = pieces[place]
+            pieces[place] = (text.rstrip(), trusted)
+            if pieces[place][0]:
+                break
         return pieces
 
+    def _prompt_pieces(self, problem: str, tools: Sequence[ToolSpec], template: ModelTemplate | None) -> list[Piece]:
+        """The prompt in pieces; the last is the opening of the assistant turn."""
+        if self.template.prompt:
+            return self._template_pieces(problem, tools, template)
+        end = (self.end_of_turn + self.turn_separator, True)
+        pieces: list[Piece] = [(self.begin, True)]
+        system = self._system_pieces(tools)
+        if _joined(system):
+            pieces += [(self._header(self.roles.system), True), *system, end]
+        pieces += [(self._header(self.roles.user), True), *self._user_pieces(problem), end]
+        return [*pieces, (self._assistant_opening(), True)]
+
+    def _template_pieces(self, problem: str, tools: Sequence[ToolSpec], template: ModelTemplate | None) -> list[Piece]:
+        """The prompt as the model's own template writes it; only the problem in it is somebody else's text."""
+        name = f"chat_format {self.name}"
+        if template is None:
+            raise UserInputError(
+                name, "no chat template", "a model folder with the template that the prompt is taken from"
+            )
+        messages = self.messages(_MARK, (), tools)
+        try:
+            text = template.render(messages, tools, add_generation_prompt=True)
+        except TemplateError as error:
+            raise UserInputError(name, str(error), "a model folder whose template takes this format") from error
+        before, mark, after = text.partition(_MARK)
+        header = self._header(self.roles.assistant)
+        rest, opening, prefill = after.rpartition(header)
+        if not mark or not opening:
+            found = "its prompt has no problem or opens no assistant turn as this format does"
+            raise UserInputError(name, found, "a model folder whose template takes this format")
+        if prefill not in ("", self.turn_prefill):
+            found = f"its prompt begins the assistant's turn with {prefill!r}"
+            raise UserInputError(name, found, f"a model folder whose template begins it with {self.turn_prefill!r}")
+        problem = problem.strip() if self.trims_turns else problem
+        return [(before, True), (problem, False), (rest, True), (self._assistant_opening(), True)]
+
+
+_BROKEN = "\N{REPLACEMENT CHARACTER}"
+_MARK = "\N{OBJECT REPLACEMENT CHARACTER}problem\N{OBJECT REPLACEMENT CHARACTER}"
+"""Stands for the problem while the template is rendered, so that nothing in a problem is read by the template."""
 
 _PLACEHOLDERS = {
     "turn_header": "{role}",
@@ -244,6 +365,10 @@ _PLACEHOLDERS = {
     "user_template": "{problem}",
     "tool_response_template": "{response}",
 }
+
+
+def _joined(pieces: Sequence[Piece]) -> str:
+    return "".join(text for text, _ in pieces)
 
 
 def _spans(

@@ -10,11 +10,13 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterable, Sequence
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 import tokenizers
 
+from rstar_model.template import ModelTemplate, load_template
 from rstar_protos.errors import UserInputError
 
 __all__ = ["Piece", "Tokenizer", "load_tokenizer"]
@@ -49,6 +51,11 @@ class Tokenizer:
             re.compile("|".join(re.escape(text) for text in longest_first)) if longest_first else None
         )
         self._eos_ids = frozenset(token for text in eos_tokens if (token := self._full.token_to_id(text)) is not None)
+
+    @cached_property
+    def template(self) -> ModelTemplate | None:
+        """The chat template of the folder, None if there is none."""
+        return None if self.folder is None else load_template(self.folder)
 
     @property
     def vocab_size(self) -> int:

@@ -32,12 +32,13 @@ class ToolSpec:
     description: str
     parameters: Mapping[str, Any]
 
+    def signature(self) -> dict[str, Any]:
+        """Name, description and parameters as plain JSON values."""
+        return {"name": self.name, "description": self.description, "parameters": self.parameters}
+
     def signature_json(self) -> str:
         """The signature as it is shown in the prompt, on one line."""
-        return json.dumps(
-            {"name": self.name, "description": self.description, "parameters": self.parameters},
-            ensure_ascii=False,
-        )
+        return json.dumps(self.signature(), ensure_ascii=False)
 
     def argument_error(self, arguments: Mapping[str, Any]) -> str | None:
         """What is wrong with the arguments of a call, in words the policy can act on; None if they fit."""

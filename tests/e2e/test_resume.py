@@ -24,9 +24,10 @@ def resumed(make_workplace, taught):
     trainer = start(workplace, taught)
 
     def second_step_comes_in():
-        # The phase is set by the first scored trajectory of a step.
+        # The phase is set by the first scored trajectory of a step; the checkpoint is written meanwhile.
         found = workplace.status("run")
-        return found is not None and found["step"] == 1 and found["phase"].startswith("rollout")
+        rolled_out = found is not None and found["step"] == 1 and found["phase"].startswith("rollout")
+        return rolled_out and trainer.run.checkpoints()
 
     trainer.until(second_step_comes_in, "trajectories of the second step come in")
     trainer.signal(signal.SIGKILL)

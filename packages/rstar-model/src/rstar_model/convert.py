@@ -1,8 +1,8 @@
 """Other forms of a policy into an ordinary Hugging Face folder.
 
 Understood are: a Hugging Face folder (to change its dtype), a GGUF file of a Llama-type model, and a trainer's
-checkpoint, a folder with ``learner.pt`` whose entry ``model`` is the policy's state. A checkpoint does not repeat
-configuration and tokenizer; they come from the base folder that the run started from.
+checkpoint, a folder with ``learner.pt`` that holds ``Policy.state_dict``. A checkpoint repeats neither configuration
+nor tokenizer, and one of adapters not the weights they adapt: all that comes from the folder the run started from.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from pathlib import Path
 import torch
 
 from rstar_model.gguf_model import convert_gguf
+from rstar_model.lora import LoraSettings
 from rstar_model.policy import Policy
 from rstar_model.weights import WeightManifest, write_weights
 from rstar_protos.errors import UserInputError
@@ -62,10 +63,13 @@ def convert(
 
 
 def _from_checkpoint(folder: Path, base: Path) -> Policy:
-    policy = Policy.load(base)
     try:
         state = torch.load(folder / CHECKPOINT_FILE, map_location="cpu", weights_only=True, mmap=True)
-        policy.model.load_state_dict(state["model"])
+        lora = state.get("lora")
+        policy = Policy.load(base, lora=None if lora is None else LoraSettings.from_dict(lora))
+        policy.load_state_dict(state)
+    except UserInputError:
+        raise
     except Exception as error:  # unpickling, missing keys and shapes each fail in their own way
         reason = str(error).splitlines()[0] if str(error) else type(error).__name__
         raise UserInputError("checkpoint", f"{folder}: {reason}", f"a checkpoint of the model in {base}") from error

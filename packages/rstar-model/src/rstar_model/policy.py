@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import shutil
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -13,8 +13,12 @@ import torch
 from transformers import AutoModelForCausalLM
 
 from rstar_model import attention
+from rstar_model.exact_norms import widen_norms
+from rstar_model.liger import use_liger_kernels
 from rstar_model.log_probs import chosen_log_probs
+from rstar_model.lora import LoraSettings, adapter_state, add_adapters, load_adapter_state
 from rstar_model.packing import PackedBatch
+from rstar_model.tensors import model_tensors
 from rstar_protos.errors import UserInputError
 
 __all__ = ["LogProbs", "Policy", "copy_tokenizer_files"]
@@ -52,14 +56,27 @@ class Policy:
         model: a transformers model with the packed attention (``Policy.load`` and ``from_config`` see to it).
         autocast: dtype of the matrix products over the master weights, or None to compute in the weights' dtype.
         source: folder that the tokenizer files are copied from when the policy is saved.
+        lora: of the adapters to put into the model; None trains all parameters.
     """
 
-    def __init__(self, model: Any, *, autocast: str | None = "bfloat16", source: Path | None = None) -> None:
+    def __init__(
+        self,
+        model: Any,
+        *,
+        autocast: str | None = "bfloat16",
+        source: Path | None = None,
+        lora: LoraSettings | None = None,
+    ) -> None:
         if autocast is not None:
             _dtype("autocast", autocast)
         self.model = model
         self.autocast = autocast
         self.source = source
+        self.lora = lora
+        if lora is not None:
+            add_adapters(model, lora)
+        if next(iter(model.parameters())).dtype == torch.float64:
+            widen_norms(model)
 
     @classmethod
     def load(
@@ -70,6 +87,8 @@ class Policy:
         gradient_checkpointing: bool = False,
         seed: int = 0,
         device: str = "cpu",
+        lora: LoraSettings | None = None,
+        liger: bool = False,
     ) -> Policy:
         """Load a Hugging Face folder.
 
@@ -80,9 +99,11 @@ class Policy:
             gradient_checkpointing: compute activations again in the backward pass to save memory.
             seed: for weights that the folder lacks.
             device: where the model lies.
+            lora: train adapters of this kind alone.
+            liger: use Liger's GPU kernels for norms, rotary embedding and feed-forward layers.
 
         Raises:
-            UserInputError: not a model folder, or an unknown dtype.
+            UserInputError: not a model folder, an unknown dtype, or kernels that this machine cannot run.
         """
         folder = Path(folder)
         if not (folder / "config.json").is_file():
@@ -100,20 +121,31 @@ class Policy:
             raise UserInputError(
                 "model folder", f"{folder}: {error}", "a causal language model in safetensors"
             ) from error
-        policy = cls(model.to(device), autocast=autocast, source=folder)
+        if liger:
+            use_liger_kernels(model, device)
+        policy = cls(model.to(device), autocast=autocast, source=folder, lora=lora)
         if gradient_checkpointing:
+            if lora is not None:
+                model.enable_input_require_grads()
             model.gradient_checkpointing_enable({"use_reentrant": False})
             model.train()  # transformers checkpoints in training mode only
         return policy
 
     @classmethod
-    def from_config(cls, config: Any, dtype: str = "float32", autocast: str | None = None, seed: int = 0) -> Policy:
+    def from_config(
+        cls,
+        config: Any,
+        dtype: str = "float32",
+        autocast: str | None = None,
+        seed: int = 0,
+        lora: LoraSettings | None = None,
+    ) -> Policy:
         """A model with random weights, for tests and measurements."""
         attention.register()
         torch.manual_seed(seed)
         make_model: Any = AutoModelForCausalLM.from_config
         model = make_model(config, dtype=_dtype("dtype", dtype), attn_implementation=attention.ATTENTION_NAME)
-        return cls(model, autocast=autocast)
+        return cls(model, autocast=autocast, lora=lora)
 
     @property
     def config(self) -> Any:
@@ -127,10 +159,34 @@ class Policy:
         return device
 
     def save(self, folder: str | Path) -> None:
-        """Write an ordinary Hugging Face folder: safetensors, configuration, tokenizer files."""
+        """Write an ordinary Hugging Face folder: safetensors with adapters merged, configuration, tokenizer files."""
         folder = Path(folder)
-        self.model.save_pretrained(folder)
+        self.model.save_pretrained(folder, state_dict=model_tensors(self.model))
         copy_tokenizer_files(self.source, folder)
+
+    def state_dict(self) -> dict[str, Any]:
+        """What training changes: ``model``, all parameters or those of the adapters, and ``lora``, their settings.
+
+        The tensors are the model's own and change with it.
+        """
+        if self.lora is None:
+            return {"model": self.model.state_dict(), "lora": None}
+        return {"model": adapter_state(self.model), "lora": self.lora.to_dict()}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Take over what ``state_dict`` gave; further entries are ignored.
+
+        Raises:
+            ValueError: the state has other adapters than the policy.
+            RuntimeError: it is of another model.
+        """
+        settings = state.get("lora")
+        if (None if settings is None else LoraSettings.from_dict(settings)) != self.lora:
+            raise ValueError(f"its adapters are {settings or 'none'}, the policy's {self.lora or 'none'}")
+        if self.lora is None:
+            self.model.load_state_dict(state["model"])
+        else:
+            load_adapter_state(self.model, state["model"])
 
     def forward_log_probs(
         self,

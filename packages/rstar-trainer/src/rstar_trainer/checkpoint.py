@@ -1,7 +1,9 @@
 """Checkpoints: the whole state of a run after a step, written so that a crash never hurts the last good one.
 
-A checkpoint is a folder `checkpoints/step-000012` with `state.json` (where the run is) and `learner.pt` (parameters,
-optimizer, random numbers). It is written beside and renamed into place when complete.
+A checkpoint is a folder `checkpoints/step-000012` with `state.json` (where the run is, what it is a run of, and the
+size of every other file) and the learner's own files: `learner.pt`, or one set of files for each rank. It is written
+beside, flushed to the disk and renamed into place when complete. What is saved is copied at once; the writing itself
+happens in a thread while training goes on.
 """
 
 from __future__ import annotations
@@ -9,19 +11,29 @@ from __future__ import annotations
 import json
 import os
 import shutil
-from collections.abc import Mapping
+from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
-from typing import Any
+from types import TracebackType
+from typing import Any, Protocol, Self
 
-import torch
+from rstar_protos.errors import InfrastructureError, UserInputError
+from rstar_trainer.run_identity import RunIdentity
 
-from rstar_protos.errors import UserInputError
-
-__all__ = ["CHECKPOINTS", "RunState", "latest_checkpoint", "read_checkpoint", "write_checkpoint"]
+__all__ = [
+    "CHECKPOINTS",
+    "CheckpointWriter",
+    "RunState",
+    "SavesState",
+    "begin_checkpoint",
+    "latest_checkpoint",
+    "read_checkpoint",
+]
 
 CHECKPOINTS = "checkpoints"
-_STATE, _LEARNER, _PARTIAL = "state.json", "learner.pt", ".partial"
+_STATE, _PARTIAL, _REPLACED = "state.json", ".partial", ".replaced"
+_FORMAT = 2
 
 
 @dataclass
@@ -34,7 +46,6 @@ class RunState:
         global_step: SFT and RL steps done in the whole run.
         updates: changes of the policy so far; the weight version of the policy is `updates + 1`.
         tokens: tokens that went through training so far.
-        fingerprint: SHA-256 of the training problems.
         samplers: state of the sampler of each pool of problems ("all", or the name of a stage on hard problems).
         hard_problems: ids that the offline filter left, by stage.
         log_position: records of the metrics log at that time.
@@ -46,7 +57,6 @@ class RunState:
     global_step: int = 0
     updates: int = 0
     tokens: int = 0
-    fingerprint: str = ""
     samplers: dict[str, Any] = field(default_factory=dict)
     hard_problems: dict[str, list[str]] = field(default_factory=dict)
     log_position: int = 0
@@ -57,34 +67,106 @@ class RunState:
         """Version under which engines know the policy of this state."""
         return self.updates + 1
 
+    def forget_data(self) -> None:
+        """Starts over with the problems: the explicit reset when other data is accepted."""
+        self.samplers.clear()
+        self.hard_problems.clear()
 
-def write_checkpoint(run_dir: Path, state: RunState, learner: Mapping[str, Any], keep: int) -> Path:
-    """Writes a checkpoint and removes all but the newest `keep`.
+
+class SavesState(Protocol):
+    """The part of a learner that checkpoints need."""
+
+    def begin_save(self, folder: Path) -> Callable[[], None]:
+        """Copies the state as it is now; what is returned writes it into the folder, in any thread."""
+
+
+def begin_checkpoint(
+    run_dir: Path, state: RunState, identity: RunIdentity, learner: SavesState, keep: int
+) -> Callable[[], Path]:
+    """Copies everything that a checkpoint holds.
 
     Args:
         run_dir: of the run.
         state: where the run is.
-        learner: from `Learner.state_dict`.
-        keep: at least 1.
+        identity: what it is a run of.
+        learner: whose state is saved.
+        keep: complete checkpoints that are left, at least 1; older ones are removed once this one is complete.
 
     Returns:
-        The folder of the checkpoint.
+        What writes it and returns its folder; may be called in another thread while training goes on.
     """
     folder = run_dir / CHECKPOINTS / f"step-{state.global_step:06d}"
     partial = folder.with_name(folder.name + _PARTIAL)
     shutil.rmtree(partial, ignore_errors=True)
     partial.mkdir(parents=True)
-    torch.save(learner, partial / _LEARNER)
-    (partial / _STATE).write_text(json.dumps(asdict(state), indent=1), encoding="utf-8")
-    for name in (_LEARNER, _STATE):
-        _flush(partial / name)
-    # Rewriting the checkpoint of the same step: the old one goes only when the new one is complete.
-    shutil.rmtree(folder, ignore_errors=True)
-    partial.rename(folder)
-    _flush(folder.parent)
-    for old in _folders(run_dir)[:-keep]:
-        shutil.rmtree(old, ignore_errors=True)
-    return folder
+    record = {"format": _FORMAT, "state": asdict(state), "identity": identity.to_json_dict()}
+    # A copy: the run goes on changing its state.
+    record = json.loads(json.dumps(record))
+    write_learner = learner.begin_save(partial)
+
+    def write() -> Path:
+        write_learner()
+        files = sorted(path for path in partial.rglob("*") if path.is_file())
+        record["files"] = {path.relative_to(partial).as_posix(): path.stat().st_size for path in files}
+        (partial / _STATE).write_text(json.dumps(record, indent=1), encoding="utf-8")
+        for path in [*files, partial / _STATE]:
+            _flush(path)
+        _flush(partial)
+        _put_in_place(partial, folder)
+        for old in _folders(run_dir)[:-keep]:
+            shutil.rmtree(old, ignore_errors=True)
+        return folder
+
+    return write
+
+
+class CheckpointWriter:
+    """Writes checkpoints one after another in a thread of its own; a context manager that waits for the last.
+
+    Args:
+        run_dir: of the run.
+        identity: what it is a run of.
+        keep: complete checkpoints that are left.
+    """
+
+    def __init__(self, run_dir: Path, identity: RunIdentity, keep: int) -> None:
+        self._run_dir, self._identity, self._keep = run_dir, identity, keep
+        self._thread = ThreadPoolExecutor(1, thread_name_prefix="checkpoint")
+        self._pending: Future[Path] | None = None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._thread.shutdown(wait=True)
+        if error is None:
+            self.wait()
+
+    def begin(self, state: RunState, learner: SavesState) -> None:
+        """Copies the state and returns; waits first for the checkpoint before, so that one copy exists at a time.
+
+        Raises:
+            InfrastructureError: the checkpoint before could not be written.
+        """
+        self.wait()
+        write = begin_checkpoint(self._run_dir, state, self._identity, learner, self._keep)
+        self._pending = self._thread.submit(write)
+
+    def wait(self) -> None:
+        """Returns when the last checkpoint is complete.
+
+        Raises:
+            InfrastructureError: it could not be written.
+        """
+        pending, self._pending = self._pending, None
+        if pending is None:
+            return
+        try:
+            pending.result()
+        except (OSError, RuntimeError) as error:  # torch reports a full disk as RuntimeError
+            raise InfrastructureError(f"a checkpoint could not be written below {self._run_dir}: {error}") from error
 
 
 def latest_checkpoint(run_dir: Path) -> Path | None:
@@ -93,26 +175,46 @@ def latest_checkpoint(run_dir: Path) -> Path | None:
     return folders[-1] if folders else None
 
 
-def read_checkpoint(folder: Path) -> tuple[RunState, dict[str, Any]]:
-    """State and learner state of a checkpoint.
+def read_checkpoint(folder: Path) -> tuple[RunState, RunIdentity]:
+    """Where the run was and what it is a run of; the learner reads its own files.
 
     Raises:
-        UserInputError: the folder is not a checkpoint of this version.
+        UserInputError: the folder is not a checkpoint of this version, or a file of it is missing or cut.
     """
     try:
-        values = json.loads((folder / _STATE).read_text(encoding="utf-8"))
-        known = {item.name for item in fields(RunState)}
+        record = json.loads((folder / _STATE).read_text(encoding="utf-8"))
+        if record.get("format") != _FORMAT:
+            raise ValueError(f"its format is {record.get('format')}, this version reads {_FORMAT}")
+        values, known = record["state"], {item.name for item in fields(RunState)}
         if set(values) != known:
             raise ValueError(f"fields {sorted(set(values) ^ known)} do not match")
-        learner: dict[str, Any] = torch.load(folder / _LEARNER, map_location="cpu", weights_only=True)
-    except (OSError, ValueError, RuntimeError) as error:
+        for name, size in record["files"].items():
+            found = (folder / name).stat().st_size
+            if found != size:
+                raise ValueError(f"{name} has {found} bytes instead of {size}")
+        return RunState(**values), RunIdentity.from_json_dict(record["identity"])
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         raise UserInputError("checkpoint", str(folder), f"it cannot be read ({error})") from error
-    return RunState(**values), learner
 
 
 def _folders(run_dir: Path) -> list[Path]:
-    found = (run_dir / CHECKPOINTS).glob("step-*")
-    return sorted(path for path in found if path.suffix != _PARTIAL and (path / _STATE).is_file())
+    """Complete checkpoints by step; one that was being replaced when the trainer was killed counts too."""
+    found: dict[str, Path] = {}
+    for path in sorted((run_dir / CHECKPOINTS).glob("step-*")):
+        if path.suffix != _PARTIAL and (path / _STATE).is_file():
+            found.setdefault(path.name.removesuffix(_REPLACED), path)
+    return [found[name] for name in sorted(found)]
+
+
+def _put_in_place(partial: Path, folder: Path) -> None:
+    """Renames a complete folder; another of the same step steps aside first and goes when the new one is there."""
+    replaced = folder.with_name(folder.name + _REPLACED)
+    if folder.exists():
+        shutil.rmtree(replaced, ignore_errors=True)
+        folder.rename(replaced)
+    partial.rename(folder)
+    _flush(folder.parent)
+    shutil.rmtree(replaced, ignore_errors=True)
 
 
 def _flush(path: Path) -> None:

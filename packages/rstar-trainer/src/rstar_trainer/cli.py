@@ -86,16 +86,32 @@ def plan(recipe: RecipeArgument = "quickstart", overrides: SetOption = None, as_
 
 
 @app.command()
-def resume(run_dir: RunArgument) -> None:
+def resume(
+    run_dir: RunArgument,
+    accept: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--accept",
+            metavar="KIND",
+            help="Go on although this differs from the checkpoint: data, recipe or packages. Repeatable.",
+        ),
+    ] = None,
+) -> None:
     """Continues a run from its last checkpoint, bit for bit with the embedded engine."""
+    from rstar_protos.errors import UserInputError
     from rstar_trainer.progress import Progress
     from rstar_trainer.run_folder import RunFolder
+    from rstar_trainer.run_identity import ACCEPTABLE
 
+    accepted = [kind for kind in ACCEPTABLE if kind in (accept or ())]
+    for kind in accept or ():
+        if kind not in ACCEPTABLE:
+            raise UserInputError("--accept", kind, f"should be {', '.join(ACCEPTABLE[:-1])} or {ACCEPTABLE[-1]}")
     RunFolder.open(run_dir)
     with _interruptible(run_dir), Progress(_console()) as progress:
         from rstar_trainer import pipeline
 
-        pipeline.resume(run_dir, progress)
+        pipeline.resume(run_dir, progress, accepted)
 
 
 @data_app.command("check")
@@ -128,6 +144,51 @@ def data_check(
     for name, value in found.items():
         shown = f"{value['problem']} -> {value['answer']}" if isinstance(value, dict) else value
         typer.echo(f"{name.replace('_', ' ')}: {shown}")
+
+
+@data_app.command("sft")
+def data_sft(
+    files: Annotated[list[Path], typer.Argument(metavar="FILE...", help="JSONL, JSON or parquet files.")],
+    out: Annotated[
+        Path | None, typer.Option("--out", help="Write all usable conversations to this JSONL file, for sft.path.")
+    ] = None,
+    model: Annotated[
+        Path | None, typer.Option("--model", help="Folder with a tokenizer: show a conversation token by token.")
+    ] = None,
+    index: Annotated[int, typer.Option(min=0, help="Which usable conversation to show, from 0.")] = 0,
+    chat_format: Annotated[str, typer.Option(help="How conversations are written as tokens.")] = "rstar",
+    as_json: JsonOption = False,
+) -> None:
+    """Reads tool-call and chat data sets for SFT; tells what was left out or changed, and why.
+
+    Layouts: ToolACE, APIGen-MT, Glaive, Magicoder, Tulu 3, Nemotron, chat messages, and what --out writes.
+    """
+    from rstar_protos.errors import UserInputError
+    from rstar_trainer.demonstrations import read_conversations, write_conversations
+
+    read = [read_conversations(file) for file in files]
+    conversations = [conversation for found, _ in read for conversation in found]
+    if as_json:
+        _print_json({"files": [report.to_json_dict() for _, report in read], "conversations": len(conversations)})
+    else:
+        for _, report in read:
+            for line in report.lines():
+                typer.echo(line)
+    if out is not None:
+        typer.echo(f"{write_conversations(out, conversations)} conversations written to {out}", err=as_json)
+    if model is not None:
+        from rstar_model.chat_format import ChatFormat
+        from rstar_model.tokenizer import load_tokenizer
+        from rstar_trainer.demonstrations import conversation_ledger, token_lines
+
+        if index >= len(conversations):
+            raise UserInputError(
+                "--index", index, f"should be less than {len(conversations)}, the usable conversations"
+            )
+        tokenizer = load_tokenizer(model)
+        ledger = conversation_ledger(conversations[index], ChatFormat.load(chat_format), tokenizer)
+        for line in token_lines(ledger, tokenizer):
+            typer.echo(line)
 
 
 @app.command()

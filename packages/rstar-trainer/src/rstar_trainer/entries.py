@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping
-from typing import Any
+from collections.abc import Callable
+from pathlib import Path
 
 from rstar_eval.report import Report
 from rstar_eval.sample_log import read_samples
 from rstar_model.tokenizer import Tokenizer
 from rstar_model.weights import WeightManifest
-from rstar_trainer.checkpoint import RunState, write_checkpoint
+from rstar_trainer.checkpoint import CheckpointWriter, RunState
 from rstar_trainer.data import ProblemSampler, TrainProblem
 from rstar_trainer.evaluation import Evaluator, samples_file
 from rstar_trainer.hard_filter import choose_candidates, keep_hard
@@ -25,7 +25,7 @@ from rstar_trainer.run_context import RunContext
 from rstar_trainer.schedule import supervised_learning_rate
 from rstar_trainer.seeds import derive_seed
 from rstar_trainer.services import Services
-from rstar_trainer.sft import recipe_batches
+from rstar_trainer.sft import recipe_data
 from rstar_trainer.update_metrics import UpdateMetrics
 
 __all__ = ["EntryRunner", "StoppedEarly"]
@@ -45,10 +45,19 @@ class EntryRunner:
         thread: holds the learner.
         tokenizer: of the policy.
         services: that the run is composed of.
+        checkpoints: writes them.
     """
 
-    def __init__(self, context: RunContext, thread: LearnerThread, tokenizer: Tokenizer, services: Services) -> None:
+    def __init__(
+        self,
+        context: RunContext,
+        thread: LearnerThread,
+        tokenizer: Tokenizer,
+        services: Services,
+        checkpoints: CheckpointWriter,
+    ) -> None:
         self.context, self.thread, self.state = context, thread, RunState()
+        self._checkpoints = checkpoints
         recipe, reward = context.recipe, services.channel("reward")
         self._recipe, self._tokenizer = recipe, tokenizer
         self._rollouts = RolloutSource(services)
@@ -56,9 +65,13 @@ class EntryRunner:
         self.collector = GroupCollector(self._rollouts, reward, services.channel("sampling"), recipe.tool, recipe.seed)
         self._manifest: WeightManifest | None = None
 
-    async def load(self, learner_state: Mapping[str, Any], state: RunState) -> None:
-        """Takes over a checkpoint."""
-        await self.thread.compute(self.thread.learner.load_state_dict, learner_state)
+    async def load(self, checkpoint: Path, state: RunState) -> None:
+        """Takes over a checkpoint.
+
+        Raises:
+            UserInputError: the learner cannot read its part.
+        """
+        await self.thread.compute(self.thread.learner.load_saved, checkpoint)
         for name in self._recipe.entries[state.entry + 1 :]:
             # Made by a policy that will be made again: equal where everything is deterministic, but never mixed.
             for path in (self.context.folder.path / "evaluations").glob(f"{name}*.jsonl"):
@@ -104,13 +117,16 @@ class EntryRunner:
         self._enter("sft", settings.steps)
         if self.state.step == settings.steps:
             return
-        # Its only checkpoint is the one at its end, so a resume finds it done or not begun.
-        for step, batch in enumerate(recipe_batches(self._recipe, self._tokenizer)):
+        data = recipe_data(self._recipe, self._tokenizer)
+        for note in data.notes:
+            self.context.event(note)
+        while self.state.step < settings.steps:
+            step = self.state.step
             rate = supervised_learning_rate(
                 step, settings.steps, settings.learning_rate, settings.warmup_fraction, settings.schedule
             )
             metrics: UpdateMetrics = await self.thread.compute(
-                learner.supervised_update, batch, rate, settings.micro_batch_tokens
+                learner.supervised_update, data.batches[step], rate, settings.micro_batch_tokens
             )
             self.advance(metrics.tokens, updated=True)
             values = {
@@ -121,13 +137,11 @@ class EntryRunner:
             }
             self.context.log.log("sft", global_step=self.state.global_step, stage="sft", values=values)
             self.context.progress.step(values)
-        # RL starts with fresh moments: those of another objective would steer its first steps.
-        learner.reset_optimizer()
-        clock()
-        await self._checkpoint()
-        self.context.control.checkpoint_requested.clear()
-        if self.context.control.stop_requested.is_set():
-            raise StoppedEarly
+            if self.state.step == settings.steps:
+                # RL starts with fresh moments: those of another objective would steer its first steps.
+                learner.reset_optimizer()
+            clock()
+            await self._after_step(settings.steps, settings.checkpoint_every_steps)
 
     async def _reinforced(self, stage: Stage, clock: Callable[[], None]) -> None:
         self._enter(stage.name, stage.steps)
@@ -147,16 +161,24 @@ class EntryRunner:
             await training.step()
             self.state.samplers[pool] = sampler.state_dict()
             clock()
-            await self._after_step(stage)
+            await self._after_step(stage.steps, self._recipe.checkpoint.every_steps)
 
-    async def _after_step(self, stage: Stage) -> None:
-        """Writes the checkpoint that is due, and stops when asked to."""
+    async def _after_step(self, steps: int, every_steps: int) -> None:
+        """Begins the checkpoint that is due, and stops when asked to.
+
+        Args:
+            steps: of the entry; one checkpoint also ends it.
+            every_steps: between checkpoints.
+        """
         control = self.context.control
         stopping = control.stop_requested.is_set()
-        due = self.state.step % self._recipe.checkpoint.every_steps == 0 or self.state.step == stage.steps
-        if due or stopping or control.checkpoint_requested.is_set():
+        due = self.state.step % every_steps == 0 or self.state.step == steps
+        asked = stopping or control.checkpoint_requested.is_set()
+        if due or asked:
             control.checkpoint_requested.clear()
             await self._checkpoint()
+        if asked:  # somebody waits for it
+            await self.thread.compute(self._checkpoints.wait)
         if stopping:
             raise StoppedEarly
 
@@ -241,10 +263,7 @@ class EntryRunner:
     async def _checkpoint(self) -> None:
         self.context.show_phase("checkpoint", 0, 1)
         self.state.log_position = self.context.log.position
-        state = self.thread.learner.state_dict()
-        await self.thread.compute(
-            write_checkpoint, self.context.folder.path, self.state, state, self._recipe.checkpoint.keep
-        )
+        await self.thread.compute(self._checkpoints.begin, self.state, self.thread.learner)
 
     def _enter(self, name: str, steps: int) -> None:
         self.context.progress.stage(name, steps, self.state.step)

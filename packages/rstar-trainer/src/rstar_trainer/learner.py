@@ -6,16 +6,21 @@ pass runs under bf16 autocast: with bf16 weights alone AdamW at a learning rate 
 
 from __future__ import annotations
 
+import functools
 import math
+import pickle
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Protocol
 
 import torch
 
+from rstar_model.convert import CHECKPOINT_FILE
 from rstar_model.policy import Policy
 from rstar_model.weights import WeightManifest, write_weights
+from rstar_protos.errors import UserInputError
+from rstar_trainer.host_copy import host_copy
 from rstar_trainer.loss_pass import LossPass, plan_updates
 from rstar_trainer.recipe import LossSettings, OptimizerSettings
 from rstar_trainer.sequences import WeightedSequence
@@ -50,11 +55,20 @@ class Learner(Protocol):
     def save_pretrained(self, folder: Path) -> None:
         """Writes an ordinary Hugging Face folder."""
 
-    def state_dict(self) -> Mapping[str, Any]:
-        """Everything that a bit-equal continuation needs."""
+    def begin_save(self, folder: Path) -> Callable[[], None]:
+        """Copies everything that a bit-equal continuation needs, as it is now.
 
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Takes over what `state_dict` gave."""
+        Returns:
+            What writes it as files into the folder. It may be called in another thread while the learner goes on, so
+            it touches nothing that the learner changes.
+        """
+
+    def load_saved(self, folder: Path) -> None:
+        """Takes over what `begin_save` wrote.
+
+        Raises:
+            UserInputError: the files are of another model, or damaged.
+        """
 
 
 class TorchLearner:
@@ -130,20 +144,36 @@ class TorchLearner:
         """Writes an ordinary Hugging Face folder with fp32 safetensors and the tokenizer."""
         self.policy.save(folder)
 
+    def begin_save(self, folder: Path) -> Callable[[], None]:
+        """See `Learner`: one file, `learner.pt`."""
+        return functools.partial(torch.save, host_copy(self.state_dict()), folder / CHECKPOINT_FILE)
+
+    def load_saved(self, folder: Path) -> None:
+        """See `Learner`."""
+        path = folder / CHECKPOINT_FILE
+        try:
+            self.load_state_dict(torch.load(path, map_location="cpu", weights_only=True))
+        except (OSError, RuntimeError, ValueError, KeyError, pickle.UnpicklingError) as error:
+            reason = str(error).partition("\n")[0]
+            raise UserInputError("checkpoint", str(path), f"it cannot be read ({reason})") from error
+
     def state_dict(self) -> Mapping[str, Any]:
-        """Parameters, optimizer moments and random-number state."""
+        """Parameters, optimizer moments and random-number states; they change with the learner."""
         return {
-            "model": self.policy.model.state_dict(),
+            **self.policy.state_dict(),
             "optimizer": self._optimizer.state_dict(),
             "torch_rng": torch.get_rng_state(),
+            "cuda_rng": torch.cuda.get_rng_state_all() if torch.cuda.is_available() else [],
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Takes over what `state_dict` gave."""
-        self.policy.model.load_state_dict(state["model"])
+        self.policy.load_state_dict(state)
         self._optimizer = self._new_optimizer()
         self._optimizer.load_state_dict(state["optimizer"])
         torch.set_rng_state(state["torch_rng"])
+        if torch.cuda.is_available():
+            torch.cuda.set_rng_state_all(state["cuda_rng"])
 
     def _new_optimizer(self) -> torch.optim.AdamW:
         return torch.optim.AdamW(

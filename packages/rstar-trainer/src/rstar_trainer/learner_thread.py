@@ -13,6 +13,7 @@ from typing import Any, TypeVar
 import torch
 from transformers.utils import logging as transformers_logging
 
+from rstar_model.lora import LoraSettings
 from rstar_model.policy import Policy
 from rstar_trainer.allocator import keep_freed_memory
 from rstar_trainer.learner import Learner, TorchLearner
@@ -71,5 +72,8 @@ def _load_learner(recipe: Recipe, model_dir: Path) -> Learner:
         dtype="float32",
         autocast=recipe.model.autocast,
         gradient_checkpointing=recipe.model.gradient_checkpointing,
+        lora=None if recipe.model.lora is None else LoraSettings.from_dict(recipe.model.lora.model_dump()),
+        liger=recipe.model.liger,
+        device="cuda" if torch.cuda.is_available() else "cpu",
     )
     return TorchLearner(policy, recipe.optimizer, recipe.engine.dtype)

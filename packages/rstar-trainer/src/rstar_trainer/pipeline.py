@@ -9,17 +9,16 @@ from __future__ import annotations
 import asyncio
 import os
 import tempfile
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Collection
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
 from rstar_model.chat_format import ChatFormat
 from rstar_model.tokenizer import Tokenizer, load_tokenizer
-from rstar_protos.errors import UserInputError
 from rstar_protos.service import ServeSettings, start_server
 from rstar_protos.trainer.v1 import trainer_pb2, trainer_pb2_grpc
-from rstar_trainer.checkpoint import RunState, latest_checkpoint, read_checkpoint
+from rstar_trainer.checkpoint import CheckpointWriter, RunState, latest_checkpoint, read_checkpoint
 from rstar_trainer.data import HeldoutProblems, TrainProblem, fingerprint, load_heldout_problems, load_training_problems
 from rstar_trainer.entries import EntryRunner, StoppedEarly
 from rstar_trainer.learner_thread import LearnerThread
@@ -31,6 +30,7 @@ from rstar_trainer.recipe import Recipe
 from rstar_trainer.report import RunReport
 from rstar_trainer.run_context import RunContext
 from rstar_trainer.run_folder import RunFolder
+from rstar_trainer.run_identity import Acceptable, RunIdentity, check_identity, file_fingerprint, package_versions
 from rstar_trainer.service import RunControl, TrainerServicer
 from rstar_trainer.services import Services
 from rstar_trainer.sft import read_demonstrations
@@ -60,11 +60,16 @@ def run(recipe: Recipe, progress: Progress) -> Path:
     return folder.path
 
 
-def resume(run_dir: Path, progress: Progress) -> Path:
+def resume(run_dir: Path, progress: Progress, accepted: Collection[Acceptable] = ()) -> Path:
     """Continues a run from its last checkpoint, or from its beginning when it has none.
 
+    Args:
+        run_dir: of the run.
+        progress: entered by the caller.
+        accepted: what may differ from the checkpoint.
+
     Raises:
-        UserInputError: no run in the folder, changed training data, or a trainer at work there.
+        UserInputError: no run in the folder, a trainer at work there, or changed data, recipe or packages.
         ServiceUnavailableError: as `run`.
     """
     folder, recipe = RunFolder.open(run_dir)
@@ -72,7 +77,7 @@ def resume(run_dir: Path, progress: Progress) -> Path:
         recipe = recipe.model_copy(update={"run_dir": str(run_dir)})
     inputs = _read_inputs(recipe)
     with folder.lock():
-        asyncio.run(_run(recipe, folder, inputs, latest_checkpoint(run_dir), progress))
+        asyncio.run(_run(recipe, folder, inputs, latest_checkpoint(run_dir), progress, accepted))
     return folder.path
 
 
@@ -84,6 +89,13 @@ class _Inputs:
     heldout: HeldoutProblems
     model: ResolvedModel
     tokenizer: Tokenizer
+
+    def identity(self, recipe: Recipe) -> RunIdentity:
+        """What a checkpoint of this run remembers it by."""
+        data = {"data.train": fingerprint(self.problems), "data.heldout": fingerprint(self.heldout.problems)}
+        if recipe.sft.enabled and recipe.sft.path is not None:
+            data["sft.path"] = file_fingerprint(recipe.sft.path)
+        return RunIdentity(recipe.model_dump(mode="json"), package_versions(), data)
 
 
 def _read_inputs(recipe: Recipe) -> _Inputs:
@@ -97,13 +109,26 @@ def _read_inputs(recipe: Recipe) -> _Inputs:
     return _Inputs(problems, heldout, model, load_tokenizer(model.path))
 
 
-async def _run(recipe: Recipe, folder: RunFolder, inputs: _Inputs, checkpoint: Path | None, progress: Progress) -> None:
+async def _run(
+    recipe: Recipe,
+    folder: RunFolder,
+    inputs: _Inputs,
+    checkpoint: Path | None,
+    progress: Progress,
+    accepted: Collection[Acceptable] = (),
+) -> None:
     model = inputs.model
     progress.message(f"run folder {folder.path}, seed {recipe.seed}")
     progress.message(f"model {recipe.model.source} from {model.source}")
     folder.add_facts(model={"name": recipe.model.source, "source": model.source, "sha256": dict(model.sha256)})
-    state, learner_state = read_checkpoint(checkpoint) if checkpoint else (RunState(), None)
-    _check_fingerprint(state, inputs.problems, folder.path)
+    identity = inputs.identity(recipe)
+    state = RunState()
+    changes: dict[Acceptable, list[str]] = {}
+    if checkpoint is not None:
+        state, before = read_checkpoint(checkpoint)
+        changes = check_identity(before, identity, accepted, folder.path)
+        if "data" in changes:
+            state.forget_data()
     with MetricsLog(folder.path) as log:
         log.truncate(state.global_step, state.log_position)
         context = RunContext(
@@ -120,27 +145,19 @@ async def _run(recipe: Recipe, folder: RunFolder, inputs: _Inputs, checkpoint: P
             Services(recipe, model.path, folder.path / "logs", context.event) as services,
             LearnerThread(recipe, model.path) as thread,
         ):
-            runner = EntryRunner(context, thread, inputs.tokenizer, services)
-            if learner_state is not None:
-                await runner.load(learner_state, state)
-                context.event(f"resumed after step {state.global_step} from {checkpoint}")
-            async with _trainer_service(context):
-                try:
-                    await services.watch(runner.run_all(state))
-                except StoppedEarly:
-                    context.event(f"stopped; continue with `rstar-trainer resume {folder.path}`")
-
-
-def _check_fingerprint(state: RunState, problems: list[TrainProblem], run_dir: Path) -> None:
-    found = fingerprint(problems)
-    if state.fingerprint and state.fingerprint != found:
-        raise UserInputError(
-            "data.train",
-            found[:12],
-            f"the training problems changed since the checkpoint in {run_dir} (it has {state.fingerprint[:12]}); "
-            "restore the data or start a new run",
-        )
-    state.fingerprint = found
+            # Left before the learner: the last checkpoint is complete when the run ends, however it ends.
+            with CheckpointWriter(folder.path, identity, recipe.checkpoint.keep) as checkpoints:
+                runner = EntryRunner(context, thread, inputs.tokenizer, services, checkpoints)
+                if checkpoint is not None:
+                    await runner.load(checkpoint, state)
+                    context.event(f"resumed after step {state.global_step} from {checkpoint}")
+                for kind, texts in changes.items():
+                    context.event(f"accepted changes of {kind}: {'; '.join(texts)}")
+                async with _trainer_service(context):
+                    try:
+                        await services.watch(runner.run_all(state))
+                    except StoppedEarly:
+                        context.event(f"stopped; continue with `rstar-trainer resume {folder.path}`")
 
 
 def _open_report(run_dir: Path, recipe: Recipe, state: RunState, *, resumed: bool) -> RunReport:

@@ -7,27 +7,16 @@ import json
 import platform
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from importlib import metadata
 from pathlib import Path
 from typing import Any
 
 from rstar_protos.errors import UserInputError
 from rstar_trainer.recipe import Recipe, recipe_from_mapping
+from rstar_trainer.run_identity import package_versions
 
 __all__ = ["RunFolder"]
 
 _RUN_FILE, _SERVICE_FILE, _LOCK_FILE = "run.json", "trainer.json", "run.lock"
-_PACKAGES = (
-    "rstar-protos",
-    "rstar-model",
-    "rstar-rollout",
-    "rstar-sandbox",
-    "rstar-reward",
-    "rstar-eval",
-    "rstar-trainer",
-    "torch",
-    "transformers",
-)
 
 
 class RunFolder:
@@ -63,7 +52,7 @@ class RunFolder:
             _RUN_FILE,
             {
                 "recipe": recipe.model_dump(mode="json"),
-                "packages": {name: _version(name) for name in _PACKAGES},
+                "packages": package_versions(),
                 "python": platform.python_version(),
             },
         )
@@ -133,10 +122,3 @@ class RunFolder:
         partial = self.path / f"{name}.partial"
         partial.write_text(json.dumps(values, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
         partial.replace(self.path / name)
-
-
-def _version(package: str) -> str | None:
-    try:
-        return metadata.version(package)
-    except metadata.PackageNotFoundError:
-        return None

@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import random
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -18,28 +19,42 @@ from rstar_model.tokenizer import Tokenizer
 from rstar_model.tools import PYTHON_TOOL
 from rstar_model.types import SpanKind
 from rstar_protos.errors import UserInputError
+from rstar_trainer.demonstrations import Conversation, ReadReport, conversation_ledger, read_conversations
 from rstar_trainer.problems import SftTurn, sft_examples
 from rstar_trainer.recipe import Recipe
 from rstar_trainer.seeds import derive_seed
 from rstar_trainer.sequences import WeightedSequence
 
-__all__ = ["Demonstration", "demonstration_ledger", "read_demonstrations", "recipe_batches", "supervised_batches"]
+__all__ = ["Demonstration", "SftData", "demonstration_ledger", "read_demonstrations", "recipe_data"]
 
-Demonstration = tuple[str, Sequence[SftTurn]]
-"""A problem's text and the scripted turns that solve it."""
+Demonstration = tuple[str, Sequence[SftTurn]] | Conversation
+"""A problem's text and the scripted turns that solve it, or a conversation of a data set."""
 
 
-def demonstration_ledger(
-    problem: str, turns: Sequence[SftTurn], chat_format: ChatFormat, tokenizer: Tokenizer
-) -> TokenLedger:
-    """The token ledger of a scripted conversation, as an engine would have produced it.
+@dataclass(frozen=True)
+class SftData:
+    """What SFT learns from.
+
+    Attributes:
+        batches: one for each step.
+        notes: what was left out of the file, and why; for the log.
+    """
+
+    batches: list[list[WeightedSequence]]
+    notes: tuple[str, ...] = ()
+
+
+def demonstration_ledger(demonstration: Demonstration, chat_format: ChatFormat, tokenizer: Tokenizer) -> TokenLedger:
+    """The token ledger of a demonstration, as an engine would have produced it.
 
     Args:
-        problem: text of the user turn.
-        turns: assistant texts after the pre-filled tag, each with the tool output that follows.
+        demonstration: scripted turns are assistant texts after the pre-filled tag, written in the format by hand.
         chat_format: how turns are rendered.
         tokenizer: of the policy.
     """
+    if isinstance(demonstration, Conversation):
+        return conversation_ledger(demonstration, chat_format, tokenizer)
+    problem, turns = demonstration
     ledger = TokenLedger(demonstration=True)
     ledger.append(SpanKind.PROMPT, chat_format.prompt_ids(tokenizer, problem, [PYTHON_TOOL]))
     end_of_turn = tokenizer.encode(chat_format.end_of_turn)
@@ -51,62 +66,66 @@ def demonstration_ledger(
     return ledger
 
 
-def supervised_batches(
-    demonstrations: Sequence[Demonstration],
-    chat_format: ChatFormat,
-    tokenizer: Tokenizer,
-    *,
-    steps: int,
-    batch_size: int,
-    seed: int,
-) -> list[list[WeightedSequence]]:
-    """The batches of all steps: demonstrations shuffled anew for every epoch, by the seed alone."""
-    sequences = [
-        WeightedSequence.from_ledger(demonstration_ledger(problem, turns, chat_format, tokenizer))
-        for problem, turns in demonstrations
-    ]
-    rng = random.Random(seed)  # noqa: S311 - order of examples, not security
-    order: list[int] = []
-    while len(order) < steps * batch_size:
-        epoch = list(range(len(sequences)))
-        rng.shuffle(epoch)
-        order.extend(epoch)
-    return [[sequences[i] for i in order[s * batch_size : (s + 1) * batch_size]] for s in range(steps)]
-
-
-def recipe_batches(recipe: Recipe, tokenizer: Tokenizer) -> list[list[WeightedSequence]]:
+def recipe_data(recipe: Recipe, tokenizer: Tokenizer) -> SftData:
     """The SFT batches of a recipe, from its file or from the quickstart's generator.
 
+    Demonstrations are shuffled anew for every epoch, by the seed alone, so that any step can be resumed.
+
     Raises:
-        UserInputError: an unusable file.
+        UserInputError: an unusable file, or one in which everything is too long.
     """
-    settings = recipe.sft
+    settings, notes = recipe.sft, []
+    chat_format = ChatFormat.load(recipe.model.chat_format)
+    demonstrations: Sequence[Demonstration]
     if settings.path is not None:
-        demonstrations = read_demonstrations(settings.path, settings.examples)
+        demonstrations, report = read_demonstrations(settings.path, settings.examples)
+        notes += list(report.lines()) if report else []
     else:
-        families = settings.families or None
-        examples = sft_examples(settings.examples, derive_seed(recipe.seed, "sft"), families=families)
+        examples = sft_examples(settings.examples, derive_seed(recipe.seed, "sft"), families=settings.families or None)
         demonstrations = [(example.problem.text, example.turns) for example in examples]
-    return supervised_batches(
-        demonstrations,
-        ChatFormat.load(recipe.model.chat_format),
-        tokenizer,
-        steps=settings.steps,
-        batch_size=settings.batch_size,
-        seed=derive_seed(recipe.seed, "sft-order"),
+    ledgers = [demonstration_ledger(demonstration, chat_format, tokenizer) for demonstration in demonstrations]
+    sequences = [WeightedSequence.from_ledger(ledger) for ledger in ledgers if len(ledger) <= settings.max_tokens]
+    if not sequences:
+        shortest = min(map(len, ledgers))
+        raise UserInputError("sft.max_tokens", settings.max_tokens, f"the shortest conversation has {shortest} tokens")
+    if len(sequences) < len(ledgers):
+        notes.append(f"sft: {len(ledgers) - len(sequences)} of {len(ledgers)} conversations are longer than max_tokens")
+    order = _order(len(sequences), settings.steps * settings.batch_size, derive_seed(recipe.seed, "sft-order"))
+    size = settings.batch_size
+    return SftData(
+        [[sequences[i] for i in order[step * size : (step + 1) * size]] for step in range(settings.steps)],
+        tuple(notes),
     )
 
 
-def read_demonstrations(path: Path, limit: int) -> list[Demonstration]:
-    """Reads scripted conversations: `{"problem": ..., "turns": [{"assistant": ..., "tool_response": ...}]}` a line.
+def _order(items: int, count: int, seed: int) -> list[int]:
+    rng = random.Random(seed)  # noqa: S311 - order of examples, not security
+    order: list[int] = []
+    while len(order) < count:
+        epoch = list(range(items))
+        rng.shuffle(epoch)
+        order.extend(epoch)
+    return order
+
+
+def read_demonstrations(path: Path, limit: int) -> tuple[Sequence[Demonstration], ReadReport | None]:
+    """Reads conversations in any layout of `rstar_trainer.demonstrations`, or scripted ones.
+
+    A scripted one is `{"problem": ..., "turns": [{"assistant": ..., "tool_response": ...}]}`, its assistant texts
+    written in the chat format by hand. There every row counts; a row that is wrong is an error.
 
     Args:
-        path: JSONL file.
+        path: JSONL file, or parquet for data sets.
         limit: most rows taken.
 
+    Returns:
+        The demonstrations, and for data sets the report of what was left out.
+
     Raises:
-        UserInputError: unreadable file or a row of another form, with its line number.
+        UserInputError: unreadable file, a scripted row of another form with its line number, or no usable row.
     """
+    if not _is_scripted(path):
+        return read_conversations(path, limit=limit)
     try:
         lines = path.read_text(encoding="utf-8").split("\n")
     except (OSError, UnicodeDecodeError) as error:
@@ -115,12 +134,24 @@ def read_demonstrations(path: Path, limit: int) -> list[Demonstration]:
     for number, line in enumerate(lines, start=1):
         if line.strip() and len(found) < limit:
             found.append(_demonstration(line, f"{path} line {number}"))
-    if not found:
+    return found, None
+
+
+def _is_scripted(path: Path) -> bool:
+    """Whether the first row is a scripted conversation."""
+    if path.suffix.lower() == ".parquet":
+        return False
+    try:
+        with path.open(encoding="utf-8") as file:
+            first = json.loads(next((line for line in file if line.strip()), "null"))
+    except (OSError, ValueError) as error:
+        raise UserInputError("sft.path", str(path), f"it must be a readable UTF-8 JSONL file ({error})") from error
+    if first is None:
         raise UserInputError("sft.path", str(path), "it must hold at least one conversation")
-    return found
+    return isinstance(first, dict) and {"problem", "turns"} <= first.keys()
 
 
-def _demonstration(line: str, where: str) -> Demonstration:
+def _demonstration(line: str, where: str) -> tuple[str, list[SftTurn]]:
     accepted = 'give {"problem": text, "turns": [{"assistant": text, "tool_response": text or null}, ...]}'
     try:
         record: Any = json.loads(line)

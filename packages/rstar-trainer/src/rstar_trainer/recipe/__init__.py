@@ -4,6 +4,7 @@
 checked `Recipe`. Nothing here imports torch, so that `plan` and `--help` stay fast.
 """
 
+from rstar_trainer.recipe.learner_settings import LearnerSettings
 from rstar_trainer.recipe.loading import built_in_recipes, load_recipe, recipe_from_mapping
 from rstar_trainer.recipe.recipe import Recipe
 from rstar_trainer.recipe.sections import (
@@ -12,6 +13,7 @@ from rstar_trainer.recipe.sections import (
     DataSource,
     EngineSettings,
     EvaluationSettings,
+    LoraSection,
     ModelSettings,
     OptimizerSettings,
     ServiceEndpoint,
@@ -28,6 +30,8 @@ __all__ = [
     "EngineSettings",
     "EvaluationSettings",
     "HardFilterSettings",
+    "LearnerSettings",
+    "LoraSection",
     "LossSettings",
     "ModelSettings",
     "OptimizerSettings",

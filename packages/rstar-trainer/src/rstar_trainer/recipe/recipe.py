@@ -6,6 +6,7 @@ from typing import Self
 from pydantic import Field, model_validator
 
 from rstar_trainer.recipe._base import Section
+from rstar_trainer.recipe.learner_settings import LearnerSettings
 from rstar_trainer.recipe.sections import (
     CheckpointSettings,
     DataSettings,
@@ -31,6 +32,7 @@ class Recipe(Section):
         description="run folder; {name} and {seed} are filled in",
     )
     model: ModelSettings = Field(default=ModelSettings(), description="what is trained")
+    learner: LearnerSettings = Field(default=LearnerSettings(), description="where the learner computes")
     services: ServicesSettings = Field(default=ServicesSettings(), description="where the services are")
     engine: EngineSettings = Field(default=EngineSettings(), description="the generation engine")
     data: DataSettings = Field(default=DataSettings(), description="training and held-out problems")

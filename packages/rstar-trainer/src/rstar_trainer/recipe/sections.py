@@ -12,6 +12,18 @@ from pydantic import Field, field_validator, model_validator
 from rstar_trainer.recipe._base import NoneFromText, OptionalText, Section
 
 
+class LoraSection(Section):
+    """Low-rank adapters: less memory for gradients and optimizer; engines are sent the merged weights."""
+
+    rank: int = Field(default=16, ge=1, description="rank of the adapters")
+    alpha: float = Field(default=32.0, gt=0, description="adapters are scaled by alpha / rank")
+    targets: tuple[str, ...] = Field(
+        default=("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj"),
+        min_length=1,
+        description="last parts of the names of the linear layers that get adapters",
+    )
+
+
 class ModelSettings(Section):
     """What is trained."""
 
@@ -26,6 +38,10 @@ class ModelSettings(Section):
         description='dtype of the forward and backward pass over fp32 master weights; "none": fp32',
     )
     gradient_checkpointing: bool = Field(default=False, description="recompute activations: less memory, more time")
+    liger: bool = Field(default=False, description="Liger's fused kernels; needs a GPU and the package liger-kernel")
+    lora: LoraSection | None = Field(
+        default=None, description="train low-rank adapters alone (package peft); none: all parameters"
+    )
     threads: int = Field(default=0, ge=0, description="CPU threads of the trainer; 0: all cores")
 
 
@@ -154,7 +170,12 @@ class SftSettings(Section):
 
     enabled: bool = Field(default=True, description="off: the stages start from the base model")
     examples: int = Field(default=128, ge=1, description="examples to generate, or most rows to take from path")
-    path: Path | None = Field(default=None, description="JSONL file with conversations; none: the built-in generator")
+    path: Path | None = Field(
+        default=None,
+        description="conversations in a layout that `rstar-trainer data sft` reads, or scripted ones; "
+        "none: the built-in generator",
+    )
+    max_tokens: int = Field(default=4096, ge=16, description="longer conversations are left out, tokens")
     families: tuple[str, ...] = Field(
         default=(),
         description="only these families of the generator; what SFT leaves out, RL has to find; none: all of them",
@@ -169,6 +190,7 @@ class SftSettings(Section):
     schedule: Literal["cosine", "constant"] = Field(
         default="cosine", description="learning rate after the warm-up: cosine decay to 0, or constant"
     )
+    checkpoint_every_steps: int = Field(default=200, ge=1, description="updates between checkpoints; one also ends SFT")
 
 
 class EvaluationSettings(Section):

@@ -24,7 +24,7 @@ _sym_db = _symbol_database.Default()
 
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\'rstar_protos/sampling/v1/sampling.proto\x12\x11rstar.sampling.v1\"\x99\x01\n\rScoredRollout\x12\x15\n\rtrajectory_id\x18\x01 \x01(\t\x12\x13\n\x06reward\x18\x02 \x01(\x01H\x00\x88\x01\x01\x12\x12\n\ntool_calls\x18\x03 \x01(\r\x12\x19\n\x11\x66\x61iled_tool_calls\x18\x04 \x01(\r\x12\x13\n\x0b\x61nswer_tags\x18\x05 \x01(\r\x12\r\n\x05turns\x18\x06 \x01(\rB\t\n\x07_reward\"\xbf\x01\n\x14ResampleGroupRequest\x12\x12\n\nrequest_id\x18\x01 \x01(\t\x12\x10\n\x08group_id\x18\x02 \x01(\t\x12\x32\n\x08rollouts\x18\x03 \x03(\x0b\x32 .rstar.sampling.v1.ScoredRollout\x12\x0c\n\x04keep\x18\x04 \x01(\r\x12\x0c\n\x04seed\x18\x05 \x01(\x04\x12\x14\n\x07\x65psilon\x18\x06 \x01(\x01H\x00\x88\x01\x01\x12\x0f\n\x07\x65nabled\x18\x07 \x01(\x08\x42\n\n\x08_epsilon\"\xf4\x02\n\x08\x44\x65\x63ision\x12\x15\n\rtrajectory_id\x18\x01 \x01(\t\x12\x0c\n\x04kept\x18\x02 \x01(\x08\x12\x32\n\x06reason\x18\x03 \x01(\x0e\x32\".rstar.sampling.v1.Decision.Reason\x12\r\n\x05p_err\x18\x04 \x01(\x01\x12\x10\n\x08p_format\x18\x05 \x01(\x01\"\xed\x01\n\x06Reason\x12\x16\n\x12REASON_UNSPECIFIED\x10\x00\x12\x18\n\x14REASON_KEPT_POSITIVE\x10\x01\x12\x18\n\x14REASON_KEPT_NEGATIVE\x10\x02\x12\x13\n\x0fREASON_KEPT_ALL\x10\x03\x12\x1b\n\x17REASON_DROPPED_POSITIVE\x10\x04\x12\x1b\n\x17REASON_DROPPED_NEGATIVE\x10\x05\x12\x15\n\x11REASON_UNSCORABLE\x10\x06\x12\x16\n\x12REASON_KEPT_RANDOM\x10\x07\x12\x19\n\x15REASON_DROPPED_RANDOM\x10\x08\"}\n\x15ResampleGroupResponse\x12\x10\n\x08group_id\x18\x01 \x01(\t\x12\x10\n\x08kept_ids\x18\x02 \x03(\t\x12.\n\tdecisions\x18\x03 \x03(\x0b\x32\x1b.rstar.sampling.v1.Decision\x12\x10\n\x08rejected\x18\x04 \x01(\x08\x32u\n\x0fSamplingService\x12\x62\n\rResampleGroup\x12\'.rstar.sampling.v1.ResampleGroupRequest\x1a(.rstar.sampling.v1.ResampleGroupResponseb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\'rstar_protos/sampling/v1/sampling.proto\x12\x11rstar.sampling.v1\"\x99\x01\n\rScoredRollout\x12\x15\n\rtrajectory_id\x18\x01 \x01(\t\x12\x13\n\x06reward\x18\x02 \x01(\x01H\x00\x88\x01\x01\x12\x12\n\ntool_calls\x18\x03 \x01(\r\x12\x19\n\x11\x66\x61iled_tool_calls\x18\x04 \x01(\r\x12\x13\n\x0b\x61nswer_tags\x18\x05 \x01(\r\x12\r\n\x05turns\x18\x06 \x01(\rB\t\n\x07_reward\"\x97\x03\n\x14ResampleGroupRequest\x12\x12\n\nrequest_id\x18\x01 \x01(\t\x12\x10\n\x08group_id\x18\x02 \x01(\t\x12\x32\n\x08rollouts\x18\x03 \x03(\x0b\x32 .rstar.sampling.v1.ScoredRollout\x12\x0c\n\x04keep\x18\x04 \x01(\r\x12\x0c\n\x04seed\x18\x05 \x01(\x04\x12\x14\n\x07\x65psilon\x18\x06 \x01(\x01H\x00\x88\x01\x01\x12\x0f\n\x07\x65nabled\x18\x07 \x01(\x08\x12:\n\x04mode\x18\x08 \x01(\x0e\x32,.rstar.sampling.v1.ResampleGroupRequest.Mode\x12\x1a\n\rmin_positives\x18\t \x01(\rH\x01\x88\x01\x01\x12\x1a\n\rmin_negatives\x18\n \x01(\rH\x02\x88\x01\x01\">\n\x04Mode\x12\x14\n\x10MODE_UNSPECIFIED\x10\x00\x12\x0e\n\nMODE_PAPER\x10\x01\x12\x10\n\x0cMODE_RELEASE\x10\x02\x42\n\n\x08_epsilonB\x10\n\x0e_min_positivesB\x10\n\x0e_min_negatives\"\xf4\x02\n\x08\x44\x65\x63ision\x12\x15\n\rtrajectory_id\x18\x01 \x01(\t\x12\x0c\n\x04kept\x18\x02 \x01(\x08\x12\x32\n\x06reason\x18\x03 \x01(\x0e\x32\".rstar.sampling.v1.Decision.Reason\x12\r\n\x05p_err\x18\x04 \x01(\x01\x12\x10\n\x08p_format\x18\x05 \x01(\x01\"\xed\x01\n\x06Reason\x12\x16\n\x12REASON_UNSPECIFIED\x10\x00\x12\x18\n\x14REASON_KEPT_POSITIVE\x10\x01\x12\x18\n\x14REASON_KEPT_NEGATIVE\x10\x02\x12\x13\n\x0fREASON_KEPT_ALL\x10\x03\x12\x1b\n\x17REASON_DROPPED_POSITIVE\x10\x04\x12\x1b\n\x17REASON_DROPPED_NEGATIVE\x10\x05\x12\x15\n\x11REASON_UNSCORABLE\x10\x06\x12\x16\n\x12REASON_KEPT_RANDOM\x10\x07\x12\x19\n\x15REASON_DROPPED_RANDOM\x10\x08\"\xb4\x03\n\x15ResampleGroupResponse\x12\x10\n\x08group_id\x18\x01 \x01(\t\x12\x10\n\x08kept_ids\x18\x02 \x03(\t\x12.\n\tdecisions\x18\x03 \x03(\x0b\x32\x1b.rstar.sampling.v1.Decision\x12\x10\n\x08rejected\x18\x04 \x01(\x08\x12L\n\rreject_reason\x18\x05 \x01(\x0e\x32\x35.rstar.sampling.v1.ResampleGroupResponse.RejectReason\x12\x11\n\tpositives\x18\x06 \x01(\r\x12\x11\n\tnegatives\x18\x07 \x01(\r\x12\x12\n\nunscorable\x18\x08 \x01(\r\"\xac\x01\n\x0cRejectReason\x12\x1d\n\x19REJECT_REASON_UNSPECIFIED\x10\x00\x12 \n\x1cREJECT_REASON_NOTHING_SCORED\x10\x01\x12\x1d\n\x19REJECT_REASON_ALL_CORRECT\x10\x02\x12\x1b\n\x17REJECT_REASON_ALL_WRONG\x10\x03\x12\x1f\n\x1bREJECT_REASON_EQUAL_REWARDS\x10\x04\"\xc7\x01\n\x13SelectGroupsRequest\x12\x12\n\nrequest_id\x18\x01 \x01(\t\x12<\n\x06groups\x18\x02 \x03(\x0b\x32,.rstar.sampling.v1.SelectGroupsRequest.Group\x12\x0e\n\x06wanted\x18\x03 \x01(\r\x12\r\n\x05round\x18\x04 \x01(\r\x12\x12\n\nmax_rounds\x18\x05 \x01(\r\x1a+\n\x05Group\x12\x10\n\x08group_id\x18\x01 \x01(\t\x12\x10\n\x08rejected\x18\x02 \x01(\x08\"\x87\x02\n\x14SelectGroupsResponse\x12@\n\x07outcome\x18\x01 \x01(\x0e\x32/.rstar.sampling.v1.SelectGroupsResponse.Outcome\x12\x14\n\x0c\x61\x63\x63\x65pted_ids\x18\x02 \x03(\t\x12\x14\n\x0crejected_ids\x18\x03 \x03(\t\x12\x0e\n\x06refill\x18\x04 \x01(\r\"q\n\x07Outcome\x12\x17\n\x13OUTCOME_UNSPECIFIED\x10\x00\x12\x14\n\x10OUTCOME_COMPLETE\x10\x01\x12\x12\n\x0eOUTCOME_REFILL\x10\x02\x12\x11\n\rOUTCOME_SHORT\x10\x03\x12\x10\n\x0cOUTCOME_SKIP\x10\x04\x32\xd6\x01\n\x0fSamplingService\x12\x62\n\rResampleGroup\x12\'.rstar.sampling.v1.ResampleGroupRequest\x1a(.rstar.sampling.v1.ResampleGroupResponse\x12_\n\x0cSelectGroups\x12&.rstar.sampling.v1.SelectGroupsRequest\x1a\'.rstar.sampling.v1.SelectGroupsResponseb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -34,13 +34,25 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_SCOREDROLLOUT']._serialized_start=63
   _globals['_SCOREDROLLOUT']._serialized_end=216
   _globals['_RESAMPLEGROUPREQUEST']._serialized_start=219
-  _globals['_RESAMPLEGROUPREQUEST']._serialized_end=410
-  _globals['_DECISION']._serialized_start=413
-  _globals['_DECISION']._serialized_end=785
-  _globals['_DECISION_REASON']._serialized_start=548
-  _globals['_DECISION_REASON']._serialized_end=785
-  _globals['_RESAMPLEGROUPRESPONSE']._serialized_start=787
-  _globals['_RESAMPLEGROUPRESPONSE']._serialized_end=912
-  _globals['_SAMPLINGSERVICE']._serialized_start=914
-  _globals['_SAMPLINGSERVICE']._serialized_end=1031
+  _globals['_RESAMPLEGROUPREQUEST']._serialized_end=626
+  _globals['_RESAMPLEGROUPREQUEST_MODE']._serialized_start=516
+  _globals['_RESAMPLEGROUPREQUEST_MODE']._serialized_end=578
+  _globals['_DECISION']._serialized_start=629
+  _globals['_DECISION']._serialized_end=1001
+  _globals['_DECISION_REASON']._serialized_start=764
+  _globals['_DECISION_REASON']._serialized_end=1001
+  _globals['_RESAMPLEGROUPRESPONSE']._serialized_start=1004
+  _globals['_RESAMPLEGROUPRESPONSE']._serialized_end=1440
+  _globals['_RESAMPLEGROUPRESPONSE_REJECTREASON']._serialized_start=1268
+  _globals['_RESAMPLEGROUPRESPONSE_REJECTREASON']._serialized_end=1440
+  _globals['_SELECTGROUPSREQUEST']._serialized_start=1443
+  _globals['_SELECTGROUPSREQUEST']._serialized_end=1642
+  _globals['_SELECTGROUPSREQUEST_GROUP']._serialized_start=1599
+  _globals['_SELECTGROUPSREQUEST_GROUP']._serialized_end=1642
+  _globals['_SELECTGROUPSRESPONSE']._serialized_start=1645
+  _globals['_SELECTGROUPSRESPONSE']._serialized_end=1908
+  _globals['_SELECTGROUPSRESPONSE_OUTCOME']._serialized_start=1795
+  _globals['_SELECTGROUPSRESPONSE_OUTCOME']._serialized_end=1908
+  _globals['_SAMPLINGSERVICE']._serialized_start=1911
+  _globals['_SAMPLINGSERVICE']._serialized_end=2125
 # @@protoc_insertion_point(module_scope)

@@ -39,6 +39,11 @@ class SamplingServiceStub(object):
                 request_serializer=rstar__protos_dot_sampling_dot_v1_dot_sampling__pb2.ResampleGroupRequest.SerializeToString,
                 response_deserializer=rstar__protos_dot_sampling_dot_v1_dot_sampling__pb2.ResampleGroupResponse.FromString,
                 _registered_method=True)
+        self.SelectGroups = channel.unary_unary(
+                '/rstar.sampling.v1.SamplingService/SelectGroups',
+                request_serializer=rstar__protos_dot_sampling_dot_v1_dot_sampling__pb2.SelectGroupsRequest.SerializeToString,
+                response_deserializer=rstar__protos_dot_sampling_dot_v1_dot_sampling__pb2.SelectGroupsResponse.FromString,
+                _registered_method=True)
 
 
 class SamplingServiceServicer(object):
@@ -50,6 +55,13 @@ class SamplingServiceServicer(object):
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def SelectGroups(self, request, context):
+        """Which groups of a step are trained on, and how many more to roll out. Stateless: the caller counts the rounds.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
 
 def add_SamplingServiceServicer_to_server(servicer, server):
     rpc_method_handlers = {
@@ -57,6 +69,11 @@ def add_SamplingServiceServicer_to_server(servicer, server):
                     servicer.ResampleGroup,
                     request_deserializer=rstar__protos_dot_sampling_dot_v1_dot_sampling__pb2.ResampleGroupRequest.FromString,
                     response_serializer=rstar__protos_dot_sampling_dot_v1_dot_sampling__pb2.ResampleGroupResponse.SerializeToString,
+            ),
+            'SelectGroups': grpc.unary_unary_rpc_method_handler(
+                    servicer.SelectGroups,
+                    request_deserializer=rstar__protos_dot_sampling_dot_v1_dot_sampling__pb2.SelectGroupsRequest.FromString,
+                    response_serializer=rstar__protos_dot_sampling_dot_v1_dot_sampling__pb2.SelectGroupsResponse.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -86,6 +103,33 @@ class SamplingService(object):
             '/rstar.sampling.v1.SamplingService/ResampleGroup',
             rstar__protos_dot_sampling_dot_v1_dot_sampling__pb2.ResampleGroupRequest.SerializeToString,
             rstar__protos_dot_sampling_dot_v1_dot_sampling__pb2.ResampleGroupResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def SelectGroups(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/rstar.sampling.v1.SamplingService/SelectGroups',
+            rstar__protos_dot_sampling_dot_v1_dot_sampling__pb2.SelectGroupsRequest.SerializeToString,
+            rstar__protos_dot_sampling_dot_v1_dot_sampling__pb2.SelectGroupsResponse.FromString,
             options,
             channel_credentials,
             insecure,

@@ -52,7 +52,7 @@ GENERATOR = ("grpcio-tools==1.72.1", "grpcio==1.72.1", "protobuf==6.30.0")
 # What a package's tests start beside the package itself, and the extras they need, with and without torch.
 LIGHT = {
     "rstar-protos": (),
-    "rstar-sandbox": ("rstar-sandbox[scientific]",),
+    "rstar-sandbox": ("rstar-sandbox[scientific,http]",),
     "rstar-reward": ("rstar-reward",),
     "rstar-model": ("rstar-model",),
     "rstar-rollout": ("rstar-rollout", "rstar-sandbox"),

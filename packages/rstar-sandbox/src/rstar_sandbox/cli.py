@@ -6,7 +6,7 @@ import asyncio
 import json
 import sys
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import typer
 
@@ -36,15 +36,29 @@ TokenFile = Annotated[Path | None, typer.Option("--token-file", help="File that 
 
 @app.command()
 def serve(
-    listen: Annotated[str, typer.Option(help="unix:/path or host:port; port 0: any free one.")] = "127.0.0.1:7101",
+    role: Annotated[
+        Literal["all", "dispatcher", "worker"],
+        typer.Option(help="all: clients, queue and slots in one process. dispatcher and worker: on several machines."),
+    ] = "all",
+    listen: Annotated[
+        str | None,
+        typer.Option(
+            help="unix:/path or host:port; port 0: any free one.  [default: 127.0.0.1:7101; worker: 127.0.0.1:0]"
+        ),
+    ] = None,
     tls_cert: Tls = None,
     tls_key: Tls = None,
     tls_client_ca: Tls = None,
     token_file: TokenFile = None,
     metrics_port: Annotated[int | None, typer.Option(help="Loopback port for Prometheus.")] = None,
     watch_parent: Annotated[bool, typer.Option("--watch-parent", help="End when standard input ends.")] = False,
+    http: Annotated[
+        str | None, typer.Option(help="host:port of an HTTP interface beside gRPC, with the same TLS and token.")
+    ] = None,
     slots: Annotated[int, typer.Option(help="Programs at the same time; 0: twice the number of cores.")] = 0,
-    queue_limit: Annotated[int, typer.Option(help="Programs that may wait for a slot.")] = 4096,
+    queue_limit: Annotated[
+        int | None, typer.Option(help="Programs that may wait.  [default: 128 for each slot]")
+    ] = None,
     default_timeout: Annotated[
         float, typer.Option(help="Wall clock limit, seconds, where a request gives none.")
     ] = DEFAULT_LIMITS.wall_seconds,
@@ -57,36 +71,75 @@ def serve(
     ] = None,
     work_dir: Annotated[Path | None, typer.Option(help="Where programs get their working directories.")] = None,
     warm: Annotated[str, typer.Option(help="Modules to import ahead, comma-separated.")] = "numpy,scipy,sympy",
+    dispatcher: Annotated[str | None, typer.Option(help="Worker: endpoint of the dispatcher.")] = None,
+    dispatcher_ca: Tls = None,
+    dispatcher_cert: Tls = None,
+    dispatcher_key: Tls = None,
+    dispatcher_token_file: Annotated[
+        Path | None, typer.Option(help="Worker: file with the token that the dispatcher asks of its callers.")
+    ] = None,
+    worker_token_file: Annotated[
+        Path | None, typer.Option(help="Dispatcher and worker: file with a token that workers need beyond that.")
+    ] = None,
+    name: Annotated[str, typer.Option(help="Worker: its name; the default is made from the host's.")] = "",
 ) -> None:
     """Serve SandboxService over gRPC until stopped."""
-    # The zygote comes before the first import of gRPC, so that nothing of gRPC is in it; it warms up meanwhile.
-    from rstar_sandbox.zygote_process import ZygoteProcess
-
-    fallback = SandboxSettings()
+    _check_role(role, dispatcher, http)
     limits = Limits(
         wall_seconds=default_timeout, cpu_seconds=default_timeout, memory_bytes=int(default_memory_mb * MIB)
     ).checked()
+    fallback = SandboxSettings()
     settings = SandboxSettings(
         slots=slots or fallback.slots,
-        queue_limit=queue_limit,
         defaults=limits.over(DEFAULT_LIMITS, Limits()),
         warm=tuple(name.strip() for name in warm.split(",") if name.strip()),
         folder=work_dir or fallback.folder,
         seed=seed,
         max_sessions=max_sessions,
     ).checked()
-    zygote = ZygoteProcess(settings)
+    if queue_limit is not None and queue_limit < 0:
+        raise UserInputError("--queue-limit", queue_limit, "give 0 or more")
+    # The zygote comes before the first import of gRPC, so that nothing of gRPC is in it; it warms up meanwhile.
+    zygote = None
+    if role != "dispatcher":
+        from rstar_sandbox.zygote_process import ZygoteProcess
+
+        zygote = ZygoteProcess(settings)
     served = False
     try:
-        from rstar_protos.service import serve_settings
-        from rstar_sandbox.service import serve_sandbox
+        from rstar_protos.service import ClientSecurity, read_token, serve_settings
+        from rstar_sandbox import serving
+        from rstar_sandbox.dispatcher.dispatcher import DispatchSettings
+        from rstar_sandbox.dispatcher.worker import WorkerSettings
 
-        serving = serve_settings(listen, tls_cert, tls_key, tls_client_ca, token_file, metrics_port, watch_parent)
+        address = listen or ("127.0.0.1:0" if role == "worker" else "127.0.0.1:7101")
+        options = serve_settings(address, tls_cert, tls_key, tls_client_ca, token_file, metrics_port, watch_parent)
+        dispatch = DispatchSettings(queue_limit=queue_limit)
+        web = serving.HttpSettings(http).checked(options.security) if http else None
+        worker_token = read_token(worker_token_file, "--worker-token-file")
         served = True
-        asyncio.run(serve_sandbox(settings, serving, zygote))
+        if role == "dispatcher":
+            asyncio.run(serving.serve_dispatcher(options, dispatch, web, worker_token))
+        elif role == "worker":
+            assert dispatcher is not None
+            token = read_token(dispatcher_token_file, "--dispatcher-token-file")
+            security = ClientSecurity(dispatcher_ca, dispatcher_cert, dispatcher_key, token)
+            node = WorkerSettings(dispatcher, security, worker_token, name).checked()
+            asyncio.run(serving.serve_worker(settings, options, node, zygote))
+        else:
+            asyncio.run(serving.serve_all(settings, options, dispatch, web, zygote))
     finally:
-        if not served:
+        if zygote is not None and not served:
             zygote.stop()
+
+
+def _check_role(role: str, dispatcher: str | None, http: str | None) -> None:
+    if role == "worker" and dispatcher is None:
+        raise UserInputError.message("--role worker needs --dispatcher ENDPOINT")
+    if role != "worker" and dispatcher is not None:
+        raise UserInputError("--dispatcher", dispatcher, f"only a worker has one, and this is --role {role}")
+    if role == "worker" and http is not None:
+        raise UserInputError("--http", http, "a worker serves its dispatcher only; give it to the dispatcher")
 
 
 @app.command(name="exec")

@@ -10,7 +10,7 @@ from rstar_sandbox.messages import Job, Outcome
 from rstar_sandbox.settings import SandboxSettings
 from rstar_sandbox.status import Status
 
-__all__ = ["job_from_proto", "limits_from_proto", "limits_to_proto", "response_from_outcome"]
+__all__ = ["check_request", "job_from_proto", "limits_from_proto", "limits_to_proto", "response_from_outcome"]
 
 
 def limits_from_proto(message: sandbox_pb2.Limits) -> Limits:
@@ -39,6 +39,18 @@ def limits_to_proto(limits: Limits) -> sandbox_pb2.Limits:
     )
 
 
+def check_request(request: sandbox_pb2.ExecuteRequest) -> None:
+    """Refuses a request that no worker could run, before it waits for one.
+
+    Raises:
+        UserInputError: a limit or a path that cannot be used.
+    """
+    if request.HasField("limits"):
+        limits_from_proto(request.limits)
+    if request.files or request.collect_paths:
+        _check_paths(request)
+
+
 def job_from_proto(
     request: sandbox_pb2.ExecuteRequest, settings: SandboxSettings, defaults: Limits | None = None
 ) -> Job:
@@ -57,11 +69,7 @@ def job_from_proto(
     if asked.wall_seconds and not asked.cpu_seconds and asked.wall_seconds > limits.cpu_seconds:
         # Who asks for more time without a word about CPU time means both.
         limits = Limits(cpu_seconds=limits.wall_seconds).over(limits, settings.ceiling)
-    try:
-        for path in (*(file.path for file in request.files), *request.collect_paths):
-            check_relative_path(path)
-    except UnusablePathError as problem:
-        raise UserInputError.message(f"files: {problem}") from problem
+    _check_paths(request)
     return Job(
         code=request.code,
         stdin=request.stdin,
@@ -95,6 +103,7 @@ def response_from_outcome(
             cpu_seconds=outcome.cpu_seconds,
             peak_memory_bytes=outcome.peak_memory_bytes,
             forked_ahead=outcome.forked_ahead,
+            leaked_processes=outcome.leaked_processes,
             **{
                 name: sandbox_pb2.Phase(wall_seconds=wall, cpu_seconds=cpu)
                 for name, (wall, cpu) in outcome.phases.items()
@@ -105,3 +114,11 @@ def response_from_outcome(
         files=[sandbox_pb2.File(path=path, content=content) for path, content in outcome.files.items()],
         detail=outcome.detail,
     )
+
+
+def _check_paths(request: sandbox_pb2.ExecuteRequest) -> None:
+    try:
+        for path in (*(file.path for file in request.files), *request.collect_paths):
+            check_relative_path(path)
+    except UnusablePathError as problem:
+        raise UserInputError.message(f"files: {problem}") from problem

@@ -1,0 +1,1 @@
+"""Between clients and the machines that run their programs: queue, fairness, leases, worker nodes."""

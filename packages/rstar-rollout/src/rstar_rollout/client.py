@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import uuid
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
@@ -18,8 +18,9 @@ from rstar_protos.sampling.v1 import sampling_pb2, sampling_pb2_grpc
 from rstar_protos.service import call_with_retry
 from rstar_rollout.engines.base import EngineNotReadyError, EngineState, WeightUpdateError
 from rstar_rollout.limits import ProblemRequest, RolloutLimits, SamplingSettings, ToolSettings
-from rstar_rollout.roc import DEFAULT_EPSILON, Resampled, ScoredRollout
-from rstar_rollout.sampling_service import resampled_from_proto, scored_to_proto
+from rstar_rollout.roc import DEFAULT_EPSILON, DEFAULT_MINIMUM, Mode, Resampled, ScoredRollout
+from rstar_rollout.roc_groups import GroupSelection
+from rstar_rollout.sampling_service import mode_to_proto, resampled_from_proto, scored_to_proto, selection_from_proto
 from rstar_rollout.wire import engine_state_from_proto, generate_request
 
 __all__ = ["Manifest", "Progress", "RolloutClient", "SamplingClient", "ServiceState"]
@@ -197,6 +198,10 @@ class SamplingClient:
         seed: int,
         epsilon: float = DEFAULT_EPSILON,
         enabled: bool = True,
+        *,
+        mode: Mode = Mode.PAPER,
+        minimum_positives: int = DEFAULT_MINIMUM,
+        minimum_negatives: int = DEFAULT_MINIMUM,
     ) -> Resampled:
         """See `rstar_rollout.roc.resample_on_correct`."""
         try:
@@ -210,6 +215,9 @@ class SamplingClient:
                     seed=seed,
                     epsilon=epsilon,
                     enabled=enabled,
+                    mode=mode_to_proto(mode),
+                    min_positives=minimum_positives,
+                    min_negatives=minimum_negatives,
                 ),
                 timeout_s=30.0,
                 patience_s=self._patience,
@@ -217,6 +225,30 @@ class SamplingClient:
         except grpc.aio.AioRpcError as error:
             raise _translated(error) from error
         return resampled_from_proto(response)
+
+    async def select_groups(
+        self, groups: Mapping[str, bool], wanted: int, *, rounds_done: int = 0, max_rounds: int = 0
+    ) -> GroupSelection:
+        """See `rstar_rollout.roc_groups.select_groups`."""
+        try:
+            response = await call_with_retry(
+                self._stub.SelectGroups,
+                sampling_pb2.SelectGroupsRequest(
+                    request_id=uuid.uuid4().hex,
+                    groups=[
+                        sampling_pb2.SelectGroupsRequest.Group(group_id=group_id, rejected=rejected)
+                        for group_id, rejected in groups.items()
+                    ],
+                    wanted=wanted,
+                    round=rounds_done,
+                    max_rounds=max_rounds,
+                ),
+                timeout_s=30.0,
+                patience_s=self._patience,
+            )
+        except grpc.aio.AioRpcError as error:
+            raise _translated(error) from error
+        return selection_from_proto(response)
 
 
 def _absolute(path: Path) -> str:

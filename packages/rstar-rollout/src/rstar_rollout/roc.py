@@ -9,6 +9,11 @@ equations 4 and 5):
 - a shortfall on one side is filled from the other; with no more than ``keep`` scored rollouts all are kept;
 - unscorable rollouts (no reward) are left out before anything is counted.
 
+`Mode.RELEASE` follows the published code instead: both sides keep their share of the group (at least two each), the
+least penalised positives come first. What is a fault there is not taken over: any counts are legal, the negatives and
+ties among positives are drawn and not taken in the order of arrival, and failures are typed statuses, not a word in a
+tool's output.
+
 Rollouts are sorted by id before any draw, so the order in which they arrive has no influence.
 """
 
@@ -21,21 +26,46 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import Enum
 
+from rstar_model.trajectory import Trajectory
+from rstar_model.types import EndReason
 from rstar_protos.errors import UserInputError
 
 __all__ = [
     "DEFAULT_EPSILON",
+    "DEFAULT_MINIMUM",
     "Decision",
+    "Mode",
     "Reason",
+    "RejectReason",
     "Resampled",
     "ScoredRollout",
     "error_penalty",
     "format_penalty",
     "kept_counts",
+    "release_counts",
     "resample_on_correct",
 ]
 
 DEFAULT_EPSILON = 0.1
+DEFAULT_MINIMUM = 2
+"""Positives and negatives that `Mode.RELEASE` keeps at least, as the published training script sets it."""
+
+
+class Mode(str, Enum):
+    """Which rule chooses."""
+
+    PAPER = "paper"
+    RELEASE = "release"
+
+
+class RejectReason(str, Enum):
+    """Why a group teaches nothing."""
+
+    NOTHING_SCORED = "nothing_scored"
+    ALL_CORRECT = "all_correct"
+    ALL_WRONG = "all_wrong"
+    EQUAL_REWARDS = "equal_rewards"
+    """The kept rewards are equal, though the group's were not all 1 or all 0."""
 
 
 class Reason(str, Enum):
@@ -62,6 +92,19 @@ class ScoredRollout:
     answer_tags: int = 0
     turns: int = 1
 
+    @classmethod
+    def of(cls, trajectory: Trajectory, reward: float | None) -> ScoredRollout:
+        """What counts of a trajectory. One that was cancelled or that the infrastructure ended is unscorable."""
+        excluded = trajectory.end_reason in (EndReason.INFRASTRUCTURE, EndReason.CANCELLED)
+        return cls(
+            trajectory_id=trajectory.trajectory_id,
+            reward=None if excluded else reward,
+            tool_calls=len(trajectory.tool_calls),
+            failed_tool_calls=trajectory.failed_tool_calls,
+            answer_tags=trajectory.answer_tags,
+            turns=trajectory.turns,
+        )
+
 
 @dataclass(frozen=True)
 class Decision:
@@ -79,12 +122,17 @@ class Resampled:
     """The outcome for one group; ``kept_ids`` and ``decisions`` are in order of trajectory id.
 
     ``rejected`` says that all kept rewards are equal (or nothing was kept): the advantages of such a group
-    are all zero, it must count in no denominator.
+    are all zero, it must count in no denominator. ``reject_reason`` says why, None if it is not. The three counts
+    are of the whole group, before the choice.
     """
 
     kept_ids: tuple[str, ...]
     decisions: tuple[Decision, ...]
     rejected: bool
+    reject_reason: RejectReason | None = None
+    positives: int = 0
+    negatives: int = 0
+    unscorable: int = 0
 
 
 def error_penalty(tool_calls: int, failed_tool_calls: int) -> float:
@@ -114,6 +162,27 @@ def kept_counts(positives: int, negatives: int, keep: int) -> tuple[int, int]:
     return kept_positives, keep - kept_positives
 
 
+def release_counts(
+    positives: int,
+    negatives: int,
+    keep: int,
+    minimum_positives: int = DEFAULT_MINIMUM,
+    minimum_negatives: int = DEFAULT_MINIMUM,
+) -> tuple[int, int]:
+    """How many (positives, negatives) `Mode.RELEASE` keeps: in proportion, with a minimum of each.
+
+    Their sum is ``min(keep, positives + negatives)`` for any counts; a half place goes to the positives, and where
+    both minima cannot be kept the positives' comes first.
+    """
+    if positives + negatives <= keep:
+        return positives, negatives
+    kept_positives = (2 * positives * keep + positives + negatives) // (2 * (positives + negatives))
+    kept_positives = min(kept_positives, keep - min(minimum_negatives, negatives, keep))
+    kept_positives = max(kept_positives, min(minimum_positives, positives, keep), keep - negatives)
+    kept_positives = min(kept_positives, positives)
+    return kept_positives, keep - kept_positives
+
+
 def resample_on_correct(
     rollouts: Sequence[ScoredRollout],
     keep: int,
@@ -122,6 +191,9 @@ def resample_on_correct(
     group_id: str,
     epsilon: float = DEFAULT_EPSILON,
     enabled: bool = True,
+    mode: Mode = Mode.PAPER,
+    minimum_positives: int = DEFAULT_MINIMUM,
+    minimum_negatives: int = DEFAULT_MINIMUM,
 ) -> Resampled:
     """Choose ``keep`` rollouts of one group.
 
@@ -132,11 +204,18 @@ def resample_on_correct(
         group_id: the problem instance the rollouts belong to.
         epsilon: added to the penalties of positives before they are inverted, above 0.
         enabled: off keeps ``keep`` scored rollouts uniformly at random (plain GRPO).
+        mode: which rule.
+        minimum_positives: see `release_counts`; of no meaning in paper mode.
+        minimum_negatives: likewise.
 
     Raises:
         UserInputError: a repeated id, or a value outside its range.
     """
     _check(rollouts, keep, epsilon)
+    if minimum_positives < 0 or minimum_negatives < 0:
+        raise UserInputError(
+            "minimum_positives, minimum_negatives", (minimum_positives, minimum_negatives), "0 or more"
+        )
     ordered = sorted(rollouts, key=lambda rollout: rollout.trajectory_id)
     scored = [rollout for rollout in ordered if rollout.reward is not None]
     reasons = {r.trajectory_id: Reason.UNSCORABLE for r in ordered if r.reward is None}
@@ -154,10 +233,20 @@ def resample_on_correct(
     else:
         positives = [r for r in scored if _is_positive(r)]
         negatives = [r for r in scored if not _is_positive(r)]
-        places_positive, places_negative = kept_counts(len(positives), len(negatives), keep)
+        if mode is Mode.RELEASE:
+            places_positive, places_negative = release_counts(
+                len(positives), len(negatives), keep, minimum_positives, minimum_negatives
+            )
+        else:
+            places_positive, places_negative = kept_counts(len(positives), len(negatives), keep)
         kept = _draw([r.trajectory_id for r in negatives], [1.0] * len(negatives), places_negative, source)
-        weights = [1.0 / (sum(_penalties(r)) + epsilon) for r in positives]
-        kept |= _draw([r.trajectory_id for r in positives], weights, places_positive, source)
+        if mode is Mode.RELEASE:
+            # In random order first: the sort is stable, so equal penalties stay so.
+            drawn = sorted(source.sample(positives, len(positives)), key=lambda r: sum(_penalties(r)))
+            kept |= {r.trajectory_id for r in drawn[:places_positive]}
+        else:
+            weights = [1.0 / (sum(_penalties(r)) + epsilon) for r in positives]
+            kept |= _draw([r.trajectory_id for r in positives], weights, places_positive, source)
         for group, yes, no in (
             (positives, Reason.KEPT_POSITIVE, Reason.DROPPED_POSITIVE),
             (negatives, Reason.KEPT_NEGATIVE, Reason.DROPPED_NEGATIVE),
@@ -167,12 +256,28 @@ def resample_on_correct(
     decisions = tuple(
         Decision(r.trajectory_id, r.trajectory_id in kept, reasons[r.trajectory_id], *_penalties(r)) for r in ordered
     )
-    kept_rewards = {r.reward for r in scored if r.trajectory_id in kept}
+    reject_reason = _reject_reason(scored, kept)
     return Resampled(
         kept_ids=tuple(r.trajectory_id for r in ordered if r.trajectory_id in kept),
         decisions=decisions,
-        rejected=len(kept_rewards) < 2,
+        rejected=reject_reason is not None,
+        reject_reason=reject_reason,
+        positives=sum(_is_positive(r) for r in scored),
+        negatives=sum(not _is_positive(r) for r in scored),
+        unscorable=len(ordered) - len(scored),
     )
+
+
+def _reject_reason(scored: Sequence[ScoredRollout], kept: set[str]) -> RejectReason | None:
+    kept_rewards = {r.reward for r in scored if r.trajectory_id in kept}
+    if len(kept_rewards) > 1:
+        return None
+    rewards = {r.reward for r in scored}
+    if not rewards:
+        return RejectReason.NOTHING_SCORED
+    if rewards == {1.0}:
+        return RejectReason.ALL_CORRECT
+    return RejectReason.ALL_WRONG if rewards == {0.0} else RejectReason.EQUAL_REWARDS
 
 
 def _is_positive(rollout: ScoredRollout) -> bool:

@@ -159,7 +159,7 @@ def _reject_reason_from_proto(number: int) -> RejectReason | None:
     reasons = sampling_pb2.ResampleGroupResponse.RejectReason
     if number == sampling_pb2.ResampleGroupResponse.REJECT_REASON_UNSPECIFIED:
         return None
-    return RejectReason[reasons.Name(number).removeprefix("REJECT_REASON_")]  # type: ignore[arg-type]  # any int
+    return RejectReason[reasons.Name(number).removeprefix("REJECT_REASON_")]
 
 
 def selection_from_proto(message: sampling_pb2.SelectGroupsResponse) -> GroupSelection:

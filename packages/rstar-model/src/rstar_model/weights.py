@@ -18,18 +18,25 @@ from typing import Any
 
 import torch
 
+from rstar_model.digests import parameter_digest
 from rstar_model.policy import Policy, copy_tokenizer_files
+from rstar_model.tensors import model_tensors
 from rstar_protos.errors import UserInputError
 
 __all__ = [
     "MANIFEST_NAME",
+    "Canary",
     "WeightManifest",
+    "combined_checksum",
     "model_tensors",
     "parameter_checksums",
     "read_manifest",
     "replace_folder",
     "state_checksum",
+    "storage_dtype",
+    "store_dtype",
     "tensor_checksum",
+    "write_manifest",
     "write_weights",
 ]
 
@@ -39,11 +46,23 @@ _DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torc
 
 
 @dataclass(frozen=True)
+class Canary:
+    """A short text and what the sender's policy thinks of it, for an engine to compute again.
+
+    ``log_probs`` has one natural logarithm, at temperature 1, for each of ``token_ids`` after the first.
+    """
+
+    token_ids: tuple[int, ...]
+    log_probs: tuple[float, ...]
+
+
+@dataclass(frozen=True)
 class WeightManifest:
     """Which weights lie in a folder.
 
     ``version`` counts the learner's updates, 0 being what it started from. ``checksum`` is ``state_checksum`` of the
-    tensors in ``dtype``, as stored; ``parameters`` has the checksum of each.
+    tensors in ``dtype``, as stored; ``parameters`` has the checksum of each. ``digests`` has, for engines that check
+    what they have loaded, the ``parameter_digest`` of each; empty where none was asked for.
     """
 
     version: int
@@ -51,6 +70,8 @@ class WeightManifest:
     path: Path
     dtype: str
     parameters: Mapping[str, str] = field(default_factory=dict, repr=False)
+    digests: Mapping[str, str] = field(default_factory=dict, repr=False)
+    canary: Canary | None = field(default=None, repr=False)
 
 
 def tensor_checksum(tensor: torch.Tensor) -> str:
@@ -72,27 +93,37 @@ def state_checksum(
 ) -> str:
     """One SHA-256 over names, dtypes, shapes and bytes, whatever the order of the tensors."""
     pairs = named_tensors.items() if isinstance(named_tensors, Mapping) else named_tensors
-    return _combined(parameter_checksums(pairs))
+    return combined_checksum(parameter_checksums(pairs))
 
 
-def _combined(checksums: Mapping[str, str]) -> str:
+def combined_checksum(checksums: Mapping[str, str]) -> str:
+    """``state_checksum`` from the checksums of the tensors by name."""
     digest = hashlib.sha256()
     for name in sorted(checksums):
         digest.update(f"{name} {checksums[name]}\n".encode())
     return digest.hexdigest()
 
 
-def model_tensors(model: Any) -> dict[str, torch.Tensor]:
-    """Parameters and saved buffers of a model by name, each storage once: a tied weight has its first name only."""
-    tensors = dict(model.named_parameters())
-    every_name = {name for name, _ in model.named_parameters(remove_duplicate=False)}
-    for name, value in model.state_dict().items():
-        if name not in every_name:
-            tensors[name] = value
-    return {name: value.detach() for name, value in tensors.items()}
+def storage_dtype(name: str) -> torch.dtype:
+    """The dtype that weights are stored in, by its name.
+
+    Raises:
+        UserInputError: unknown.
+    """
+    if name not in _DTYPES:
+        raise UserInputError("dtype", name, "one of " + ", ".join(_DTYPES))
+    return _DTYPES[name]
 
 
-def write_weights(policy: Policy, folder: str | Path, version: int, dtype: str = "float32") -> WeightManifest:
+def write_weights(
+    policy: Policy,
+    folder: str | Path,
+    version: int,
+    dtype: str = "float32",
+    *,
+    digests: bool = False,
+    canary: Canary | None = None,
+) -> WeightManifest:
     """Write a Hugging Face folder that an engine can load, with its manifest.
 
     The folder appears complete or not at all; an older one of the same name is replaced.
@@ -102,25 +133,27 @@ def write_weights(policy: Policy, folder: str | Path, version: int, dtype: str =
         folder: to write.
         version: of the weights.
         dtype: to store. Engines that compute in bfloat16 are sent bfloat16.
+        digests: also compute ``parameter_digest`` of each parameter.
+        canary: goes into the manifest.
 
     Raises:
         UserInputError: unknown dtype.
     """
-    if dtype not in _DTYPES:
-        raise UserInputError("dtype", dtype, "one of " + ", ".join(_DTYPES))
+    target = storage_dtype(dtype)
     folder = Path(folder).absolute()
     folder.parent.mkdir(parents=True, exist_ok=True)
-    state = {name: value.to(_DTYPES[dtype]) for name, value in model_tensors(policy.model).items()}
+    state = {name: value.to(target) for name, value in model_tensors(policy.model).items()}
     checksums = parameter_checksums(state.items())
-    manifest = WeightManifest(version, _combined(checksums), folder, dtype, checksums)
+    found = {name: parameter_digest(value) for name, value in state.items()} if digests else {}
+    manifest = WeightManifest(version, combined_checksum(checksums), folder, dtype, checksums, found, canary)
     partial = folder.with_name(f".{folder.name}.{uuid.uuid4().hex}")
     try:
         policy.model.save_pretrained(partial, state_dict=state)
         for path in partial.glob("*.safetensors"):
             path.chmod(0o644)  # written privately; an engine may run as another user
-        _store_dtype(partial / "config.json", dtype)
+        store_dtype(partial / "config.json", dtype)
         copy_tokenizer_files(policy.source, partial)
-        _write_manifest(partial, manifest)
+        write_manifest(partial, manifest)
         replace_folder(partial, folder)
     finally:
         shutil.rmtree(partial, ignore_errors=True)
@@ -154,22 +187,38 @@ def read_manifest(folder: str | Path) -> WeightManifest:
             Path(folder),
             str(record["dtype"]),
             dict(record["parameters"]),
+            dict(record.get("digests", {})),
+            _read_canary(record.get("canary")),
         )
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise UserInputError("weights folder", f"{folder}: {error}", accepted) from error
 
 
-def _write_manifest(folder: Path, manifest: WeightManifest) -> None:
-    record = {
+def write_manifest(folder: Path, manifest: WeightManifest) -> None:
+    """Write the manifest into the folder of the weights."""
+    record: dict[str, Any] = {
         "version": manifest.version,
         "checksum": manifest.checksum,
         "dtype": manifest.dtype,
         "parameters": dict(manifest.parameters),
     }
+    if manifest.digests:
+        record["digests"] = dict(manifest.digests)
+    if manifest.canary is not None:
+        record["canary"] = {
+            "token_ids": list(manifest.canary.token_ids),
+            "log_probs": list(manifest.canary.log_probs),
+        }
     (folder / MANIFEST_NAME).write_text(json.dumps(record, indent=1), encoding="utf-8")
 
 
-def _store_dtype(path: Path, dtype: str) -> None:
+def _read_canary(record: Any) -> Canary | None:
+    if record is None:
+        return None
+    return Canary(tuple(map(int, record["token_ids"])), tuple(map(float, record["log_probs"])))
+
+
+def store_dtype(path: Path, dtype: str) -> None:
     """Name the stored dtype in the configuration, so that engines on "auto" load it as it is."""
     config = json.loads(path.read_text(encoding="utf-8"))
     config["dtype"] = dtype

@@ -9,7 +9,13 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rstar_trainer.objective import clipped_policy_loss, group_advantages, sequence_token_weights
+from rstar_trainer.objective import (
+    clipped_policy_loss,
+    engine_mismatch,
+    group_advantages,
+    sequence_token_weights,
+    truncated_engine_weights,
+)
 
 REWARDS = st.lists(st.sampled_from([0.0, 1.0]), min_size=0, max_size=40)
 
@@ -41,7 +47,7 @@ def test_a_missing_reward_must_be_left_out_rather_than_passed_as_nan() -> None:
 
 @given(
     st.lists(st.tuples(st.integers(0, 50), st.integers(0, 5)), min_size=1, max_size=30),
-    st.sampled_from(["group_token_mean", "batch_token_mean"]),
+    st.sampled_from(["group_token_mean", "batch_token_mean", "sequence_mean"]),
 )
 def test_token_weights_sum_to_one(sequences: list[tuple[int, int]], aggregation: str) -> None:
     counts, groups = [c for c, _ in sequences], [g for _, g in sequences]
@@ -56,13 +62,54 @@ def test_group_token_mean_gives_each_group_the_same_say() -> None:
     assert sequence_token_weights([10, 30, 5], [0, 0, 1], "batch_token_mean") == pytest.approx([1 / 45] * 3)
 
 
+def test_sequence_mean_gives_each_rollout_the_same_say() -> None:
+    assert sequence_token_weights([10, 30, 0, 5], [0, 0, 0, 1], "sequence_mean") == pytest.approx(
+        [1 / 30, 1 / 90, 0.0, 1 / 15]
+    )
+
+
+def test_dr_grpo_divides_by_a_constant_whatever_the_lengths() -> None:
+    assert sequence_token_weights([10, 30], [0, 1], "dr_grpo", 100) == pytest.approx([1 / 200, 1 / 200])
+
+
+@pytest.mark.parametrize("constant", [None, 0, -3])
+def test_dr_grpo_needs_its_constant(constant: int | None) -> None:
+    with pytest.raises(ValueError, match="constant number of tokens"):
+        sequence_token_weights([10], [0], "dr_grpo", constant)
+
+
+def test_engine_weights_are_truncated_ratios_without_gradient() -> None:
+    old = torch.tensor([-1.0, -1.0, -1.0, -1.0], dtype=torch.float64, requires_grad=True)
+    engine = torch.tensor([-1.0, -1.5, -4.0, math.nan])
+    weights = truncated_engine_weights(old, engine, cap=2.0)
+    assert weights.tolist() == pytest.approx([1.0, math.exp(0.5), 2.0, 1.0])
+    assert not weights.requires_grad
+
+
+def test_engine_weights_scale_each_tokens_term() -> None:
+    new = torch.zeros(2, requires_grad=True)
+    result = clipped_policy_loss(
+        new, torch.zeros(2), torch.ones(2), torch.ones(2), engine_weights=torch.tensor([0.5, 2.0])
+    )
+    result.loss.backward()  # type: ignore[no-untyped-call]
+    assert new.grad is not None
+    assert new.grad.tolist() == [-0.5, -2.0]
+
+
+def test_mismatch_counts_known_tokens_only_and_its_kl_is_never_negative() -> None:
+    found = engine_mismatch(torch.tensor([-1.0, -2.0, -3.0]), torch.tensor([-1.5, math.nan, -2.0]))
+    assert int(found.tokens) == 2
+    assert float(found.absolute_sum) == pytest.approx(1.5)
+    assert float(found.kl_sum) == pytest.approx((math.exp(0.5) - 1.5) + (math.exp(-1.0) - 0.0))
+
+
 def _loss(ratio: float, advantage: float) -> tuple[float, float, int, int]:
     old = torch.zeros(1)
     new = torch.full((1,), math.log(ratio), requires_grad=True)
     result = clipped_policy_loss(new, old, torch.tensor([advantage]), torch.ones(1))
     result.loss.backward()  # type: ignore[no-untyped-call]
     assert new.grad is not None
-    return float(result.loss.detach()), float(new.grad), result.clipped_low, result.clipped_high
+    return float(result.loss.detach()), float(new.grad), int(result.clipped_low), int(result.clipped_high)
 
 
 @pytest.mark.parametrize(

@@ -25,6 +25,7 @@ def chosen_log_probs(
     chunk_tokens: int = 1024,
     compute_dtype: torch.dtype = torch.float32,
     with_entropy: bool = False,
+    fast_products: bool = True,
 ) -> tuple[torch.Tensor, torch.Tensor | None]:
     """log softmax(hidden @ weight.T / temperature) at the targets.
 
@@ -37,6 +38,7 @@ def chosen_log_probs(
         chunk_tokens: positions whose logits exist at one time; memory is chunk x vocabulary.
         compute_dtype: of the projection's operands; the softmax is always float32 or wider.
         with_entropy: also the entropy of each distribution, in nats, without gradient.
+        fast_products: permit bfloat16 operands inside float32 products, for a model that computes in bfloat16 anyway.
 
     Returns:
         Log-probabilities [N] in natural logarithm and the entropies [N] or None, float32 (float64 for float64).
@@ -46,7 +48,7 @@ def chosen_log_probs(
     if chunk_tokens < 1:
         raise ValueError(f"chunk_tokens must be at least 1, got {chunk_tokens}")
     result = _ChosenLogProbs.apply(  # type: ignore[no-untyped-call]  # torch leaves it untyped
-        hidden, weight, bias, targets, temperature, chunk_tokens, compute_dtype, with_entropy
+        hidden, weight, bias, targets, temperature, chunk_tokens, compute_dtype, with_entropy, fast_products
     )
     log_probs, entropy = result
     return log_probs, entropy if with_entropy else None
@@ -64,13 +66,14 @@ class _ChosenLogProbs(torch.autograd.Function):
         chunk_tokens: int,
         compute_dtype: torch.dtype,
         with_entropy: bool,
+        fast_products: bool,
     ) -> tuple[torch.Tensor, torch.Tensor]:
         wide = torch.float64 if compute_dtype == torch.float64 else torch.float32
         count = hidden.shape[0]
         log_probs = torch.empty(count, dtype=wide, device=hidden.device)
         entropy = torch.empty(count if with_entropy else 0, dtype=wide, device=hidden.device)
         log_norms = torch.empty_like(log_probs)
-        with torch.autocast(hidden.device.type, enabled=False), _fast_products(hidden.device.type):
+        with torch.autocast(hidden.device.type, enabled=False), _fast_products(hidden.device.type, fast_products):
             projection = weight.detach().to(compute_dtype)
             for start in range(0, count, chunk_tokens):
                 part = slice(start, min(start + chunk_tokens, count))
@@ -81,20 +84,20 @@ class _ChosenLogProbs(torch.autograd.Function):
                 if with_entropy:
                     entropy[part] = norm - ((scaled - norm[:, None]).exp_() * scaled).sum(-1)
         ctx.save_for_backward(hidden, weight, bias, targets, log_norms)
-        ctx.settings = (temperature, chunk_tokens, compute_dtype, wide)
+        ctx.settings = (temperature, chunk_tokens, compute_dtype, wide, fast_products)
         ctx.mark_non_differentiable(entropy)
         return log_probs, entropy
 
     @staticmethod
     def backward(ctx: Any, grad: torch.Tensor, _: torch.Tensor) -> tuple[Any, ...]:
         hidden, weight, bias, targets, log_norms = ctx.saved_tensors
-        temperature, chunk_tokens, compute_dtype, wide = ctx.settings
+        temperature, chunk_tokens, compute_dtype, wide, fast_products = ctx.settings
         need_hidden, need_weight, need_bias = ctx.needs_input_grad[:3]
         count = hidden.shape[0]
         grad_hidden = torch.zeros_like(hidden) if need_hidden else None
         grad_weight = torch.zeros_like(weight, dtype=wide) if need_weight else None
         grad_bias = torch.zeros_like(bias, dtype=wide) if need_bias else None
-        with torch.autocast(hidden.device.type, enabled=False), _fast_products(hidden.device.type):
+        with torch.autocast(hidden.device.type, enabled=False), _fast_products(hidden.device.type, fast_products):
             projection = weight.detach().to(compute_dtype)
             for start in range(0, count, chunk_tokens):
                 part = slice(start, min(start + chunk_tokens, count))
@@ -120,18 +123,19 @@ class _ChosenLogProbs(torch.autograd.Function):
             None,
             None,
             None,
+            None,
         )
 
 
 @contextlib.contextmanager
-def _fast_products(device: str) -> Iterator[None]:
+def _fast_products(device: str, wanted: bool) -> Iterator[None]:
     """Let float32 products on the CPU go through oneDNN, which is twice as fast as the default on some processors.
 
     The setting permits bfloat16 operands inside a product; results and sums stay float32, so logits keep the small
     differences that rounding the results would lose.
     """
     settings: Any = getattr(getattr(torch.backends, "mkldnn", None), "matmul", None)
-    if device != "cpu" or not hasattr(settings, "fp32_precision"):
+    if not wanted or device != "cpu" or not hasattr(settings, "fp32_precision"):
         yield
         return
     before = settings.fp32_precision

@@ -6,6 +6,7 @@ folders, checksums - is given the merged weights, W + alpha / rank * B A, under 
 
 from __future__ import annotations
 
+import importlib
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
@@ -48,7 +49,7 @@ def add_adapters(model: Any, settings: LoraSettings) -> None:
         UserInputError: peft is not installed, or no layer has a name among the targets.
     """
     try:
-        import peft
+        peft: Any = importlib.import_module("peft")
     except ImportError as error:
         raise UserInputError("lora", "peft not installed", "pip install 'rstar-model[lora]'") from error
     config = peft.LoraConfig(

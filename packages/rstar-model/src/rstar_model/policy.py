@@ -222,6 +222,7 @@ class Policy:
             chunk_tokens=chunk_tokens,
             compute_dtype=self._projection_dtype(),
             with_entropy=with_entropy,
+            fast_products=self.autocast is not None or head.weight.dtype == torch.bfloat16,
         )
         return LogProbs(
             _placed(values, at, len(packed)),

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import functools
 import math
-import pickle
 import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -153,7 +152,7 @@ class TorchLearner:
         path = folder / CHECKPOINT_FILE
         try:
             self.load_state_dict(torch.load(path, map_location="cpu", weights_only=True))
-        except (OSError, RuntimeError, ValueError, KeyError, pickle.UnpicklingError) as error:
+        except Exception as error:  # unpickling, missing keys and shapes each fail in their own way
             reason = str(error).partition("\n")[0]
             raise UserInputError("checkpoint", str(path), f"it cannot be read ({reason})") from error
 

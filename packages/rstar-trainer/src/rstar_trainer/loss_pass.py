@@ -166,7 +166,9 @@ class LossPass:
     ) -> Iterator[tuple[list[int], PackedBatch]]:
         """Micro-batches in order, so that the rollouts of a group lie together and their prompt is computed once."""
         for indices in split_by_tokens([len(sequence.token_ids) for sequence in sequences], max_tokens):
-            packed = pack([sequences[index].columns for index in indices], share_prefix=True)
+            # On a GPU a row of whole sequences is one flash-attention call, which knows no shared prefix.
+            share = self._policy.device.type == "cpu"
+            packed = pack([sequences[index].columns for index in indices], share_prefix=share)
             yield indices, packed.to(self._policy.device)
 
 

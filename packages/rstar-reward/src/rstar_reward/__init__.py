@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from rstar_reward.transcript import Segment, SegmentKind
 from rstar_reward.verdict import Verdict, VerdictStatus
 from rstar_reward.verifiers import Judgement, Verifier, verifier_names
-from rstar_reward.verify import verify, verify_many
+from rstar_reward.verify import check_golds, verify, verify_many
 
 if TYPE_CHECKING:
     from rstar_reward.client import RewardClient, ScoreJob
@@ -22,6 +22,7 @@ __all__ = [
     "Verdict",
     "VerdictStatus",
     "Verifier",
+    "check_golds",
     "verifier_names",
     "verify",
     "verify_many",

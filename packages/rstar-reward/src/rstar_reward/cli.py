@@ -1,4 +1,4 @@
-"""The command line: `serve` and `grade`."""
+"""The command line: `serve`, `grade` and `bench`."""
 
 from __future__ import annotations
 
@@ -106,6 +106,32 @@ def grade(
         asyncio.run(_grade(rows, verifier, _pool_settings(workers), write))
     summary = ", ".join(f"{count} {status}" for status, count in sorted(counts.items()))
     console.print(f"{len(rows)} graded: {summary or 'nothing'}")
+
+
+@app.command()
+def bench(
+    workload: Annotated[
+        list[str] | None, typer.Option(help="integers: long responses; hard: answers of every form. Default: both.")
+    ] = None,
+    count: Annotated[int, typer.Option(min=1, help="Distinct pairs of each workload.")] = 2000,
+    seed: Annotated[int, typer.Option(help="Of the generated pairs.")] = 0,
+    workers: _Workers = None,
+    reference: Annotated[
+        str | None,
+        typer.Option(metavar="MODULE:FUNCTION", help="A grader to compare with, called as FUNCTION(response, gold)."),
+    ] = None,
+    seconds: Annotated[float, typer.Option(min=0.1, help="CPU time for each grader that is called directly.")] = 30.0,
+    out: Annotated[Path | None, typer.Option(help="File for the figures as JSON.")] = None,
+) -> None:
+    """Measures verdicts per CPU-second of all server processes, through gRPC, on distinct pairs without a cache.
+
+    Beside it: the same with repeated answers and the cache on, math-verify called directly, and a reference grader.
+    """
+    from rstar_reward.bench.report import print_figures
+
+    print_figures(
+        workload or ["integers", "hard"], count, seed, _pool_settings(workers).workers, reference, seconds, out
+    )
 
 
 async def _grade(rows: list[dict[str, Any]], verifier: str, settings: PoolSettings, write: Any) -> None:

@@ -114,6 +114,9 @@ class Transcript:
     """The policy's text, one entry per turn, the last turn last."""
 
     turns: tuple[str, ...]
+    """Without tool calls."""
+    last_written: str = ""
+    """The last turn as it was written, tool calls included."""
 
     @classmethod
     def of(cls, response: str | Iterable[SegmentLike | Mapping[str, object]]) -> Transcript:
@@ -129,7 +132,8 @@ class Transcript:
             UserInputError: a segment has no usable kind or text.
         """
         if isinstance(response, str):
-            return cls(tuple(_plain_turns(response)))
+            written = list(_plain_turns(response))
+            return cls(_for_people(written), written[-1] if written else "")
         turns: list[list[str]] = [[]]
         for index, segment in enumerate(response):
             kind, text = _read_segment(segment, index)
@@ -140,8 +144,9 @@ class Transcript:
             else:
                 # The policy did not write what is between the parts, so they must not grow together.
                 turns[-1].append("\n")
-        joined = (_written_for_people("".join(parts)) for parts in turns)
-        return cls(tuple(text for text in joined if text.strip()))
+        joined = ["".join(parts) for parts in turns]
+        written = [text for text in joined if text.strip()]
+        return cls(_for_people(joined), written[-1] if written else "")
 
 
 def read_segments(segments: Iterable[SegmentLike | Mapping[str, object]]) -> Iterable[tuple[int, str]]:
@@ -180,19 +185,20 @@ _HEADER, _END = "<|im_start|>", "<|im_end|>"
 
 def _plain_turns(text: str) -> Iterable[str]:
     if _HEADER not in text:
-        yield _written_for_people(text)
+        yield text
         return
     first, *blocks = text.split(_HEADER)
     # Text before the first header continues the prompt's assistant turn.
     for block in [f"assistant\n{first}", *blocks]:
         role, _, body = block.partition("\n")
         if role.strip() == "assistant" and body.strip():
-            yield _written_for_people(body.split(_END, 1)[0])
+            yield body.split(_END, 1)[0]
 
 
-def _written_for_people(text: str) -> str:
-    """The text without tool calls, whose code may well print a box, and without tool output."""
-    return _without(_without(text, "tool_response"), "tool_call")
+def _for_people(turns: Iterable[str]) -> tuple[str, ...]:
+    """The turns without tool calls, whose code may well print a box, and without tool output; empty ones left out."""
+    readable = (_without(_without(text, "tool_response"), "tool_call") for text in turns)
+    return tuple(text for text in readable if text.strip())
 
 
 def _without(text: str, tag: str) -> str:

@@ -24,6 +24,8 @@ ENTRY_POINT_GROUP = "rstar_reward.verifiers"
 _BUILT_IN = {
     "math": "rstar_reward.math.verifier:MathVerifier",
     "exact": "rstar_reward.exact_match:ExactMatchVerifier",
+    "choice": "rstar_reward.choice:ChoiceVerifier",
+    "function_call": "rstar_reward.function_call:FunctionCallVerifier",
 }
 
 
@@ -40,7 +42,8 @@ class Verifier(Protocol):
     """How one kind of answer is judged.
 
     `extract` and `quick` run in the front: linear time, nothing heavy imported. `judge`, `check_gold` and `warm_up`
-    run in a worker process that is killed when they take too long. None of them may evaluate the texts as code.
+    run in a worker process that is killed when they take too long, and that may start no program, change no file and
+    connect to nothing. None of them may evaluate the texts as code.
     """
 
     def extract(self, transcript: Transcript) -> Declared:

@@ -19,7 +19,7 @@ from rstar_reward.judge import Judge, PendingComparison, Response, prepare
 from rstar_reward.verdict import Verdict, VerdictStatus
 from rstar_reward.workers import WorkerPool
 
-__all__ = ["verify", "verify_many"]
+__all__ = ["check_golds", "verify", "verify_many"]
 
 
 def verify(gold: str, response: Response, *, end_reason: object = None, verifier: str = "math") -> Verdict:
@@ -58,6 +58,18 @@ def verify_many(
     return [_result(item) for item in waiting]
 
 
+def check_golds(golds: Iterable[str], verifier: str = "math") -> dict[int, str]:
+    """Index -> reason of every reference answer that cannot be used; to be called when a data set is loaded.
+
+    Raises:
+        UserInputError: unknown verifier.
+        InfrastructureError: they could not be checked.
+    """
+    waiting = [_background().check(gold, verifier) for gold in golds]
+    reasons = [item.result() for item in waiting]
+    return {index: reason for index, reason in enumerate(reasons) if reason}
+
+
 def _submit(pending: PendingComparison) -> Verdict | Future[Verdict]:
     try:
         return _background().submit(pending)
@@ -94,6 +106,14 @@ class _Background:
         """
         judge = self._started.result()
         return asyncio.run_coroutine_threadsafe(judge.finish(pending), self._loop)
+
+    def check(self, gold: str, verifier: str) -> Future[str | None]:
+        """Schedules the check of a reference answer.
+
+        Raises:
+            InfrastructureError: the workers cannot be started.
+        """
+        return asyncio.run_coroutine_threadsafe(self._started.result().check_gold(gold, verifier), self._loop)
 
     @property
     def failed(self) -> bool:

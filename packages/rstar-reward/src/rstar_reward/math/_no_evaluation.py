@@ -30,11 +30,13 @@ def number(text: str) -> Any:
 
 
 def _refused(*arguments: object, **options: object) -> NoReturn:
-    raise ValueError("text is never evaluated here")
+    # What SymPy's sympify takes for "this is no expression".
+    raise SyntaxError("text is never evaluated here")
 
 
 def forbid_evaluation() -> None:
     """Takes evaluation of text out of SymPy in this process, for good."""
+    sympy_parser.parse_expr = _refused
     sympy_parser.eval_expr = _refused
     latex2sympy2.convert_number = number
     latex2sympy2._Latex2Sympy.parse_number = lambda self, text: number(text)

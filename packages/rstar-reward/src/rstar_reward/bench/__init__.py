@@ -1,0 +1,1 @@
+"""`rstar-reward bench`: verdicts per CPU-second, beside other graders, on generated pairs."""

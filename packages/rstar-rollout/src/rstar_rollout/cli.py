@@ -1,4 +1,4 @@
-"""The command `rstar-rollout`: serve, serve-sampling, generate, chat."""
+"""The command `rstar-rollout`: serve, serve-sampling, generate, chat, simulate."""
 
 from __future__ import annotations
 
@@ -25,6 +25,8 @@ app = typer.Typer(
 OptionalPath = Optional[Path]  # noqa: UP045
 OptionalInt = Optional[int]  # noqa: UP045
 OptionalFloat = Optional[float]  # noqa: UP045
+OptionalStrings = Optional[list[str]]  # noqa: UP045
+OptionalInts = Optional[list[int]]  # noqa: UP045
 
 Listen = Annotated[str, typer.Option(help="unix:/path or host:port; port 0: any free one.")]
 Tls = Annotated[OptionalPath, typer.Option(help="PEM file.")]
@@ -202,6 +204,43 @@ def chat(
                 max_new_tokens=max_new_tokens,
             )
         )
+
+
+@app.command()
+def simulate(
+    preset: Annotated[str, typer.Option(help="paper-64gpu: the paper's step on 64 GPUs.")] = "paper-64gpu",
+    layout: Annotated[
+        OptionalStrings, typer.Option(help="tp1 or tp2, may be repeated; none: all of the preset.")
+    ] = None,
+    limit: Annotated[
+        OptionalInts, typer.Option(help="Response tokens, may be repeated; none: all of the preset.")
+    ] = None,
+    policy: Annotated[OptionalStrings, typer.Option(help="May be repeated; none: all.")] = None,
+    trajectories: Annotated[
+        OptionalPath, typer.Option(help="JSONL of recorded trajectories to fit lengths, turns and latencies to.")
+    ] = None,
+    kv_share: Annotated[OptionalFloat, typer.Option(help="Share of the preset's KV cache that engines have.")] = None,
+    seed: Annotated[int, typer.Option(help="Seed of the lengths, turns and latencies.")] = 1,
+    json: Annotated[OptionalPath, typer.Option(help="JSON file to write.")] = None,
+    plot: Annotated[OptionalPath, typer.Option(help="PNG to write; needs matplotlib.")] = None,
+) -> None:
+    """Run the scheduling policies over one rollout step of a modelled cluster."""
+    from rstar_rollout.simulator.command import SimulateJob, run_job
+    from rstar_rollout.simulator.report import POLICY_NAMES
+
+    run_job(
+        SimulateJob(
+            preset=preset,
+            layouts=tuple(layout or ()),
+            limits=tuple(limit or ()),
+            policies=tuple(policy or POLICY_NAMES),
+            seed=seed,
+            kv_share=kv_share,
+            trajectories=trajectories,
+            json=json,
+            plot=plot,
+        )
+    )
 
 
 def main() -> None:

@@ -1,0 +1,1 @@
+"""Which rollout goes to which engine, and when: decisions alone, without engines, clocks or input and output."""

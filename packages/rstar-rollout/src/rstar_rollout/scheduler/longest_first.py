@@ -1,0 +1,112 @@
+"""Learned order and admission: groups that turn out long go first, and engines are filled by forecast.
+
+A long rollout that begins last holds up the whole step. Nobody knows a rollout's length beforehand, but rollouts of
+one problem are alike: a few of every group go first, and from how long those become (ended, or still running) the
+rest of the group is put in its place, longest first.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from rstar_rollout.scheduler.lengths import LengthModel
+from rstar_rollout.scheduler.load import EngineLoad, RolloutSpec
+from rstar_rollout.scheduler.policies import KvBalanced, LearnedAdmission
+
+__all__ = ["LongestFirst"]
+
+_PRIOR_WEIGHT = 2.0  # rollouts of average length that a group's estimate begins with
+
+
+@dataclass
+class _Group:
+    """Waiting rollouts of a group and what is known of the others."""
+
+    waiting: deque[RolloutSpec] = field(default_factory=deque)
+    started: int = 0
+    ended: int = 0
+    ended_tokens: int = 0
+    estimate: float = 0.0
+
+
+class LongestFirst(KvBalanced):
+    """See the module text.
+
+    Args:
+        lengths: what earlier steps taught; None: nothing.
+        probes: rollouts of each group that go before any estimate is made.
+    """
+
+    def __init__(self, lengths: LengthModel | None = None, *, probes: int = 8) -> None:
+        self._lengths = lengths or LengthModel()
+        super().__init__(LearnedAdmission(self._lengths), "kv_learned", group_chunk=probes)
+        self._probes = probes
+        self._groups: dict[str, _Group] = {}
+        self._order: list[str] = []
+        self._stale = 0
+
+    def push(self, specs: Sequence[RolloutSpec], loads: Sequence[EngineLoad]) -> None:
+        """Probes go to the queue, the rest of each group waits for its estimate."""
+        probes: list[RolloutSpec] = []
+        for spec in specs:
+            group = self._groups.setdefault(spec.group_id, _Group())
+            if group.started < self._probes:
+                group.started += 1
+                probes.append(spec)
+            else:
+                group.waiting.append(spec)
+                self._ids.add(spec.rollout_id)
+        super().push(probes, loads)
+        self._sort(loads)
+
+    def _head(self) -> RolloutSpec | None:
+        """A probe, or else the next of the group that is expected to be longest."""
+        probe = super()._head()
+        if probe is not None:
+            return probe
+        while self._order:
+            waiting = self._groups[self._order[-1]].waiting
+            while waiting and waiting[0].rollout_id not in self._ids:
+                waiting.popleft()
+            if waiting:
+                self._queue.append(waiting.popleft())
+                return self._queue[0]
+            self._order.pop()
+        return None
+
+    def ended(self, spec: RolloutSpec, tokens: int, loads: Sequence[EngineLoad]) -> None:
+        """Learn, and now and then sort the groups anew."""
+        super().ended(spec, tokens, loads)
+        group = self._groups.setdefault(spec.group_id, _Group())
+        group.ended += 1
+        group.ended_tokens += tokens
+        self._stale += 1
+        if self._stale >= 32:
+            self._sort(loads)
+
+    def _sort(self, loads: Sequence[EngineLoad]) -> None:
+        self._stale = 0
+        names = [name for name, group in self._groups.items() if group.waiting]
+        running: dict[str, list[float]] = {}
+        for load in loads:
+            for member in load.members.values():
+                running.setdefault(member.spec.group_id, []).append(member.length)
+        limit = max((self._groups[name].waiting[0].max_new_tokens for name in names), default=0)
+        means = self._lengths.remaining_means(limit)
+        for name in names:
+            group = self._groups[name]
+            known = group.ended_tokens + sum(self._expected(means, length) for length in running.get(name, ()))
+            count = group.ended + len(running.get(name, ()))
+            group.estimate = (known + _PRIOR_WEIGHT * means[0]) / (count + _PRIOR_WEIGHT)
+        self._order = sorted(names, key=lambda name: self._groups[name].estimate)
+
+    def _expected(self, means: Sequence[float], length: float) -> float:
+        return length + means[min(int(length // self._lengths.bucket_tokens), len(means) - 1)]
+
+    def step_ended(self) -> None:
+        """Groups of the next step are others."""
+        super().step_ended()
+        self._groups.clear()
+        self._order.clear()

@@ -2,8 +2,8 @@
 
 Usage: python -m rstar_reward.bench.contender GRADER WORKLOAD COUNT SEED CPU_SECONDS
 
-GRADER is `math-verify` or `module:function`, a callable (response, gold). Prints one JSON line. A process of its own, so
-that a grader that forks, sets alarms or hangs does so here.
+GRADER is `math-verify` or `module:function`, a callable (response, gold). Prints one JSON line. A process of its own,
+so that a grader that forks, sets alarms or hangs does so here.
 """
 
 from __future__ import annotations

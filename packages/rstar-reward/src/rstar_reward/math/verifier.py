@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from functools import lru_cache
+from importlib import import_module
 
 from rstar_reward.extraction import Declared, extract_answer
 from rstar_reward.math.exact import ExactNumber, parse_exact, same_number
@@ -79,4 +80,9 @@ class MathVerifier:
     def warm_up(self) -> None:
         """Imports SymPy and math-verify, and lets them build their tables."""
         self.judge(r"\frac{\sqrt{2}}{2}", r"\frac{1}{\sqrt{2}}")
-        self.judge(r"\int_0^1 x \, dx", r"\sin(y)")
+        # What SymPy imports when it is first needed, which every worker would otherwise do by itself.
+        for name in ("integrals.heurisch", "integrals.manualintegrate", "integrals.risch", "concrete.delta"):
+            import_module(f"sympy.{name}")
+        for text in (r"\int_0^{\sqrt{2}} x^2 \, dx", r"\sum_{k=1}^{n} k", r"\lim_{x \to 0} \frac{\sin x}{x}"):
+            self.judge(text, r"\sin(y)")
+            self.judge(text, text + "+0")

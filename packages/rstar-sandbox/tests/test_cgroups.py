@@ -1,4 +1,4 @@
-"""Groups that bound the tasks of a slot, on a folder that stands in for a hierarchy."""
+"""Groups that bound the memory and tasks of a slot, on folders that stand in for a hierarchy."""
 
 from __future__ import annotations
 
@@ -6,22 +6,36 @@ from pathlib import Path
 
 import pytest
 
-from rstar_sandbox._cgroups import TaskGroups
+from rstar_sandbox._cgroups import ControlGroups
 
 
-def test_groups_of_one_zygote_are_removed_and_others_stay(tmp_path: Path) -> None:
-    ours, others = TaskGroups("rstar-sandbox-aa", tmp_path), TaskGroups("rstar-sandbox-bb", tmp_path)
-    groups = [ours.make(1, 5), ours.make(2, 5), others.make(1, 5)]
-    assert [(group / "pids.max").read_text() for group in groups] == ["5"] * 3
-    for group in groups:
-        (group / "pids.max").unlink()  # a real hierarchy does not count its own files
+@pytest.fixture
+def parents(tmp_path: Path) -> dict[str, Path]:
+    found = {name: tmp_path / name for name in ("memory", "pids")}
+    for folder in found.values():
+        folder.mkdir()
+    return found
+
+
+def test_groups_of_one_zygote_are_removed_and_others_stay(parents: dict[str, Path]) -> None:
+    ours, others = ControlGroups("rstar-sandbox-aa", parents), ControlGroups("rstar-sandbox-bb", parents)
+    made = [ours.make(1, 5), ours.make(2, 5), others.make(1, 5)]
+    assert [(groups["pids"] / "pids.max").read_text() for groups in made] == ["5"] * 3
+    for groups in made:
+        (groups["pids"] / "pids.max").unlink()  # a real hierarchy does not count its own files
     ours.remove(1)
     ours.remove(1)
-    assert [group.exists() for group in groups] == [False, True, True]
+    assert [groups["memory"].exists() for groups in made] == [False, True, True]
     ours.remove_all()
-    assert [group.exists() for group in groups] == [False, False, True]
+    assert [groups["pids"].exists() for groups in made] == [False, False, True]
+
+
+def test_a_missing_controller_is_named(parents: dict[str, Path]) -> None:
+    with pytest.raises(OSError, match="memory"):
+        ControlGroups("rstar-sandbox-aa", {"pids": parents["pids"]}).make(1, 5)
 
 
 def test_a_hierarchy_that_cannot_be_written_is_an_error(tmp_path: Path) -> None:
-    with pytest.raises(OSError, match="file"):
-        TaskGroups("rstar-sandbox-aa", tmp_path / "file" / "none").make(1, 5)
+    parents = {name: tmp_path / "none" / name for name in ("memory", "pids")}
+    with pytest.raises(OSError, match="none"):
+        ControlGroups("rstar-sandbox-aa", parents).make(1, 5)

@@ -3,23 +3,30 @@
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import os
 
 __all__ = ["Capture"]
 
-_CHUNK = 1024 * 1024
+_CHUNK = 64 * 1024
 _PIPE_BYTES = 256 * 1024
 
 
 class Capture:
-    """One pipe from a program: its read end, what is kept of it and how much there was."""
+    """One stream from a program: its read end, what is kept of it and how much there was.
 
-    def __init__(self, keep_bytes: int) -> None:
+    Args:
+        keep_bytes: length of the prefix that is kept.
+        read_end: an open descriptor to read from; -1: make a pipe.
+    """
+
+    def __init__(self, keep_bytes: int, read_end: int = -1) -> None:
         self.keep_bytes = keep_bytes
         self.total_bytes = 0
         self._kept = bytearray()
-        self.read_end, self.write_end = os.pipe2(os.O_CLOEXEC)
+        self.read_end, self.write_end = (read_end, -1) if read_end >= 0 else os.pipe2(os.O_CLOEXEC)
         os.set_blocking(self.read_end, False)
+        self._full = False
         self.open = True
 
     @property
@@ -27,12 +34,19 @@ class Capture:
         """The kept prefix."""
         return bytes(self._kept)
 
-    def enlarge_pipe(self) -> None:
-        """Fewer wake-ups for a program that prints much; refused beyond a user's quota, which is harmless."""
-        import fcntl
+    def ends_with(self, ending: bytes) -> bool:
+        """Whether the kept prefix ends so."""
+        return self._kept.endswith(ending)
 
-        with contextlib.suppress(OSError, AttributeError):
-            fcntl.fcntl(self.write_end, fcntl.F_SETPIPE_SZ, _PIPE_BYTES)
+    def take_line(self) -> bytes | None:
+        """Takes the first line, with its end, out of what is kept; None while it is not complete."""
+        length = self._kept.find(b"\n") + 1
+        if not length:
+            return None
+        line = bytes(self._kept[:length])
+        del self._kept[:length]
+        self.total_bytes -= length
+        return line
 
     def close_write_end(self) -> None:
         """The slot's copy of the program's end; without this there is never an end of file."""
@@ -52,6 +66,8 @@ class Capture:
             chunk = os.read(self.read_end, _CHUNK)
         except BlockingIOError:
             return False
+        except ConnectionResetError:  # a socket whose other end was closed before all was read there
+            chunk = b""
         if not chunk:
             self.open = False
             return False
@@ -59,7 +75,15 @@ class Capture:
         room = self.keep_bytes - len(self._kept)
         if room > 0:
             self._kept += chunk[:room]
+        elif not self._full:
+            self._full = True
+            self._enlarge()
         return True
+
+    def _enlarge(self) -> None:
+        """Fewer wake-ups for a program that prints much; refused beyond a user's quota, which is harmless."""
+        with contextlib.suppress(OSError, AttributeError):
+            fcntl.fcntl(self.read_end, fcntl.F_SETPIPE_SZ, _PIPE_BYTES)
 
     def drain_rest(self, limit_bytes: int) -> None:
         """Reads to the end, at most `limit_bytes`; for when every writer is dead."""
@@ -68,7 +92,7 @@ class Capture:
             pass
 
     def restart(self, keep_bytes: int) -> None:
-        """Forgets what was read, for the next cell over the same pipe."""
+        """Forgets what was read, for the next cell over the same stream."""
         self.keep_bytes, self.total_bytes = keep_bytes, 0
         self._kept.clear()
 

@@ -1,167 +1,215 @@
-"""The single-use child of a slot: makes itself a clean world, runs the program, reports, ends.
+"""The single-use child of a slot: gives up its rights, waits for its program, runs it, reports, ends.
 
-The report (value, traceback, how the main code ended) goes over its own pipe as JSON; the verdict is the slot's.
+It is forked ahead of the call, so that all of this but the program itself is done when the call comes. The report
+(value, traceback, how the main code ended) goes over its own channel as JSON; the verdict is the slot's.
 """
 
 from __future__ import annotations
 
-import atexit
 import contextlib
 import gc
 import hashlib
-import io
 import json
 import os
 import random
 import resource
-import signal
+import socket
 import sys
-import threading
-from dataclasses import dataclass
+import time
 from typing import Any, NoReturn
 
 from rstar_sandbox import isolation
-from rstar_sandbox.messages import Job
+from rstar_sandbox.interpreter import PROGRAM_NAME, default_signals, finish_interpreter, give_stdin
+from rstar_sandbox.messages import Job, receive
 from rstar_sandbox.program import Ending, fresh_main, run_source
 from rstar_sandbox.watch import MAX_PROCESSES
 
-__all__ = ["PROGRAM_NAME", "Descriptors", "enter", "give_stdin", "run_child", "send_report"]
+__all__ = ["BEGIN", "CHANNEL_DESCRIPTOR", "be_child", "report_of"]
 
-PROGRAM_NAME = "main.py"
+BEGIN = b"BEGIN"
+"""First word of the line that a child sends when its program begins; monotonic and CPU nanoseconds follow."""
 MAX_FILE_BYTES = 256 * 1024 * 1024
 MAX_OPEN_FILES = 256
-# High numbers, out of the way of programs that count on 3 being the next one.
-_REPORT_DESCRIPTOR = MAX_OPEN_FILES - 1
-_CHANNEL_DESCRIPTOR = MAX_OPEN_FILES - 2
+# A high number, out of the way of programs that count on 3 being the next one.
+CHANNEL_DESCRIPTOR = MAX_OPEN_FILES - 1
 # The kernel kills at the hard limit a program that shrugs off SIGXCPU at the soft one.
 _HARD_CPU_EXTRA_SECONDS = 1
 
 
-@dataclass(frozen=True)
-class Descriptors:
-    """The child's ends of the pipes."""
+def be_child(
+    out: int, err: int, channel: int, plan: isolation.Plan, user: int | None, confinement: isolation.Confinement
+) -> NoReturn:
+    """What a freshly forked process does for the rest of its life. Never runs the caller's clean-up.
 
-    stdout: int
-    stderr: int
-    report: int
-    channel: int = -1
-    """Sessions: where cells come from."""
-
-
-def run_child(job: Job, folder: str, descriptors: Descriptors, plan: isolation.Plan, user: int | None) -> NoReturn:
-    """Runs the program in the calling, freshly forked process. Never returns; never runs the caller's clean-up."""
+    Args:
+        out: descriptor that becomes standard output.
+        err: descriptor that becomes standard error.
+        channel: socket to the slot: a job or cells come in, reports go out.
+        plan: the isolation to enter.
+        user: id to take on; None: stay.
+        confinement: of the slot.
+    """
+    end = os._exit  # programs may replace what modules hold, not what this frame does
     try:
-        enter(job, folder, descriptors, plan, user)
-        main_process = os.getpid()
-        module = fresh_main()
-        module.__dict__["__file__"] = PROGRAM_NAME
-        ending = run_source(job.code, PROGRAM_NAME, module.__dict__)
-        _finish_interpreter()
-        if os.getpid() == main_process:  # a fork that the program made falls through to here too
-            send_report(_REPORT_DESCRIPTOR, ending)
-        os._exit(ending.exit_code)
+        mapped = _enter(out, err, channel, plan, user, confinement)
+        service = socket.socket(fileno=CHANNEL_DESCRIPTOR)
+        frame = receive(service)
+        if frame is None:
+            end(0)
+        elif frame["kind"] == "session":
+            _run_session(service, Job.from_frame(frame), mapped, plan)
+        else:
+            _run_job(Job.from_frame(frame), mapped, plan)
     except BaseException as error:  # the sandbox's own fault, or a program that broke the runner; never a traceback
         with contextlib.suppress(BaseException):
-            os.write(_REPORT_DESCRIPTOR, json.dumps({"broken": f"{type(error).__name__}: {error}"}).encode())
+            content = json.dumps({"broken": f"{type(error).__name__}: {error}"})
+            os.write(CHANNEL_DESCRIPTOR, content.encode())
     finally:
-        os._exit(70)
+        end(70)
 
 
-def enter(job: Job, folder: str, descriptors: Descriptors, plan: isolation.Plan, user: int | None) -> Descriptors:
-    """Turns the forked process into a clean, limited world: descriptors, session, limits, isolation, streams.
+def report_of(ending: Ending) -> bytes:
+    """How the main code ended, as one JSON line."""
+    fields = {
+        "end": ending.kind,
+        "value": ending.value,
+        "traceback": ending.traceback,
+        "exit_code": ending.exit_code,
+    }
+    return json.dumps(fields).encode() + b"\n"
 
-    Returns:
-        The descriptors as they are numbered from now on.
-    """
-    os.setsid()
-    session = descriptors.channel >= 0
-    _arrange_descriptors(descriptors)
-    os.chdir(folder)
-    _default_signals()
-    _set_limits(job, user, session)
-    isolation.enter_child(plan, user)
-    _clean_interpreter(folder)
+
+def _run_job(job: Job, mapped: int, plan: isolation.Plan) -> NoReturn:
+    getpid, end, write = os.getpid, os._exit, _write_all
+    main_process = getpid()
+    if plan.resource_limits:
+        _limit_memory(job.limits.memory_bytes, mapped)
+        _limit_cpu(job.limits.cpu_seconds)
     give_stdin(job.stdin)
     _seed(job)
-    return Descriptors(1, 2, _REPORT_DESCRIPTOR, _CHANNEL_DESCRIPTOR if session else -1)
+    module = fresh_main()
+    module.__dict__["__file__"] = PROGRAM_NAME
+    gc.enable()
+    _say_begin()
+    ending = run_source(job.code, PROGRAM_NAME, module.__dict__)
+    finish_interpreter()
+    if getpid() == main_process:  # a fork that the program made falls through to here too
+        write(report_of(ending))
+    end(ending.exit_code)
+    raise AssertionError("the process has ended")
 
 
-def send_report(descriptor: int, ending: Ending) -> None:
-    """Writes how the main code ended, as one JSON object."""
-    content = (
-        json.dumps(
-            {
-                "end": ending.kind,
-                "value": ending.value,
-                "traceback": ending.traceback,
-                "exit_code": ending.exit_code,
-            }
-        ).encode()
-        + b"\n"
-    )
-    done = 0
-    while done < len(content):
-        done += os.write(descriptor, content[done:])
+def _run_session(service: socket.socket, opening: Job, mapped: int, plan: isolation.Plan) -> NoReturn:
+    """Runs cells one after another in one namespace until the slot closes the channel."""
+    getpid, end, write = os.getpid, os._exit, _write_all
+    main_process = getpid()
+    if plan.resource_limits:
+        _limit_memory(opening.limits.memory_bytes, mapped)
+    _seed(opening)
+    namespace = fresh_main().__dict__
+    gc.enable()
+    number = 0
+    while (frame := _next_cell(service)) is not None:
+        cell = Job.from_frame(frame)
+        number += 1
+        give_stdin(cell.stdin, again=True)
+        if plan.resource_limits:
+            _limit_cell_cpu(cell.limits.cpu_seconds)
+        _say_begin()
+        try:
+            ending = run_source(cell.code, f"cell {number}", namespace)
+            for stream in (sys.stdout, sys.stderr):
+                with contextlib.suppress(BaseException):
+                    stream.flush()
+        except KeyboardInterrupt:  # the interrupt came just after the cell's own code
+            ending = Ending("error", traceback="KeyboardInterrupt\n", exit_code=1)
+        if getpid() != main_process:
+            end(ending.exit_code)
+        write(report_of(ending))
+    end(0)
+    raise AssertionError("the process has ended")
 
 
-def give_stdin(content: bytes) -> None:
-    """Standard input for a program: this content, then its end."""
-    if content:
-        # A file in memory: the program reads to its end whatever its size, and nobody has to feed it.
-        source = os.memfd_create("stdin")
-        view = memoryview(content)
-        while view:
-            view = view[os.write(source, view) :]
-        os.lseek(source, 0, os.SEEK_SET)
-    else:
-        source = os.open(os.devnull, os.O_RDONLY)
-    os.dup2(source, 0)
-    os.close(source)
-    sys.stdin = io.TextIOWrapper(io.BufferedReader(io.FileIO(0, "r", closefd=False)), "utf-8", "surrogateescape")
-    sys.__stdin__ = sys.stdin  # type: ignore[misc]  # final in the stubs, not at run time
+def _next_cell(service: socket.socket) -> dict[str, Any] | None:
+    while True:
+        try:
+            return receive(service)
+        except KeyboardInterrupt:  # an interrupt meant for a cell that had just ended
+            continue
 
 
-def _arrange_descriptors(descriptors: Descriptors) -> None:
-    # First to their high numbers, out of the way of 0-2, whatever numbers the slot's pipes got.
-    os.dup2(descriptors.report, _REPORT_DESCRIPTOR, inheritable=False)
-    lowest = _REPORT_DESCRIPTOR
-    if descriptors.channel >= 0:
-        os.dup2(descriptors.channel, _CHANNEL_DESCRIPTOR, inheritable=False)
-        lowest = _CHANNEL_DESCRIPTOR
-    os.dup2(descriptors.stdout, 1)
-    os.dup2(descriptors.stderr, 2)
-    os.closerange(3, lowest)
-    os.closerange(_REPORT_DESCRIPTOR + 1, 65536)
+def _enter(
+    out: int, err: int, channel: int, plan: isolation.Plan, user: int | None, confinement: isolation.Confinement
+) -> int:
+    """Turns the forked process into a limited world: descriptors, session, limits, isolation.
+
+    Returns:
+        Memory that is mapped already, bytes.
+    """
+    os.setsid()
+    os.dup2(channel, CHANNEL_DESCRIPTOR, inheritable=False)
+    os.dup2(out, 1)
+    os.dup2(err, 2)
+    # The slot has few descriptors, all low but for those that a program could never have had.
+    keep = confinement.ruleset
+    os.closerange(3, keep if keep >= 0 else CHANNEL_DESCRIPTOR)
+    if keep >= 0:
+        os.closerange(keep + 1, CHANNEL_DESCRIPTOR)
+    os.closerange(CHANNEL_DESCRIPTOR + 1, 65536)
+    os.chdir(confinement.home)
+    default_signals()
+    mapped = _mapped_bytes()
+    if plan.resource_limits:
+        _limit_resources(user, plan)
+    isolation.enter_child(plan, user, confinement)
+    if keep >= 0:
+        os.close(keep)
+    return mapped
 
 
-def _default_signals() -> None:
-    for number in (signal.SIGTERM, signal.SIGCHLD, signal.SIGHUP, signal.SIGXCPU, signal.SIGQUIT):
-        signal.signal(number, signal.SIG_DFL)
-    signal.signal(signal.SIGINT, signal.default_int_handler)
-    signal.pthread_sigmask(signal.SIG_SETMASK, ())
+def _mapped_bytes() -> int:
+    with open("/proc/self/statm", "rb", buffering=0) as file:
+        return int(file.read(64).split()[0]) * resource.getpagesize()
 
 
-def _set_limits(job: Job, user: int | None, session: bool) -> None:
-    with open("/proc/self/statm", "rb") as file:
-        mapped = int(file.read().split()[0]) * resource.getpagesize()
-    cpu = max(1, int(job.limits.cpu_seconds + 0.999))
+def _limit_resources(user: int | None, plan: isolation.Plan) -> None:
     wanted = [
-        # On top of what the warmed interpreter has mapped already, so that a limit means the same in every tier.
-        (resource.RLIMIT_AS, mapped + job.limits.memory_bytes, 0),
-        (resource.RLIMIT_FSIZE, MAX_FILE_BYTES, 0),
-        (resource.RLIMIT_NOFILE, MAX_OPEN_FILES, 0),
-        (resource.RLIMIT_CORE, 0, 0),
-        (resource.RLIMIT_MEMLOCK, 65536, 0),
+        (resource.RLIMIT_FSIZE, MAX_FILE_BYTES),
+        (resource.RLIMIT_NOFILE, MAX_OPEN_FILES),
+        (resource.RLIMIT_CORE, 0),
+        (resource.RLIMIT_MEMLOCK, 65536),
     ]
-    if not session:  # a session's cells each get their own
-        wanted.append((resource.RLIMIT_CPU, cpu, _HARD_CPU_EXTRA_SECONDS))
-    # Counted by user id: where programs have the service's, on top of everything that runs now. Root is not counted.
-    others = 0 if user is not None else _tasks_of_the_machine()
-    wanted.append((resource.RLIMIT_NPROC, others + MAX_PROCESSES, 0))
-    for kind, soft, extra in wanted:
-        top = resource.getrlimit(kind)[1]
-        hard = soft + extra if top == resource.RLIM_INFINITY else min(soft + extra, top)
-        resource.setrlimit(kind, (min(soft, hard), hard))
+    if not plan.control_groups:
+        # Counted by user id (and user namespace): where programs have the service's own, on top of everything that
+        # runs now. Root is not counted.
+        others = 0 if user is not None or plan.user_namespace else _tasks_of_the_machine()
+        wanted.append((resource.RLIMIT_NPROC, others + MAX_PROCESSES))
+    for kind, limit in wanted:
+        _set_limit(kind, limit, limit)
+
+
+def _limit_memory(memory_bytes: int, mapped: int) -> None:
+    # On top of what the warmed interpreter has mapped already, so that a limit means the same in every tier.
+    _set_limit(resource.RLIMIT_AS, mapped + memory_bytes, mapped + memory_bytes)
+
+
+def _limit_cpu(seconds: float) -> None:
+    limit = max(1, int(seconds + time.process_time() + 0.999))
+    _set_limit(resource.RLIMIT_CPU, limit, limit + _HARD_CPU_EXTRA_SECONDS)
+
+
+def _limit_cell_cpu(seconds: float) -> None:
+    """A cell's CPU limit, on top of what earlier cells used."""
+    soft = int(time.process_time() + seconds + 0.999)
+    hard = resource.getrlimit(resource.RLIMIT_CPU)[1]
+    resource.setrlimit(resource.RLIMIT_CPU, (soft if hard == resource.RLIM_INFINITY else min(soft, hard), hard))
+
+
+def _set_limit(kind: int, soft: int, hard: int) -> None:
+    top = resource.getrlimit(kind)[1]
+    if top != resource.RLIM_INFINITY:
+        hard = min(hard, top)
+    resource.setrlimit(kind, (min(soft, hard), hard))
 
 
 def _tasks_of_the_machine() -> int:
@@ -170,41 +218,22 @@ def _tasks_of_the_machine() -> int:
         return int(file.read().split()[3].split(b"/")[1])
 
 
-def _clean_interpreter(folder: str) -> None:
-    """Streams, environment and module state of a just started interpreter."""
-    # Unbuffered as under `python -u`: what was printed before a kill is in the pipe, not in lost memory.
-    sys.stdout = io.TextIOWrapper(io.FileIO(1, "w", closefd=False), "utf-8", "strict", write_through=True)
-    sys.stderr = io.TextIOWrapper(io.FileIO(2, "w", closefd=False), "utf-8", "backslashreplace", write_through=True)
-    sys.__stdout__, sys.__stderr__ = sys.stdout, sys.stderr  # type: ignore[misc]  # final in the stubs, not at run time
-    os.environ.update(HOME=folder, TMPDIR=folder, PWD=folder)
-    if "tempfile" in sys.modules:
-        sys.modules["tempfile"].tempdir = None  # type: ignore[attr-defined]  # a module found by name
-    sys.argv = [PROGRAM_NAME]
-    sys.path[0:1] = [folder]
-    atexit._clear()
-    gc.enable()
-
-
 def _seed(job: Job) -> None:
-    if job.seed is None:
-        random.seed()
-        material = os.urandom(4)
-    else:
+    """`random` has fresh entropy after each fork by itself; NumPy's global generator has not."""
+    if job.seed is not None:
         # Keyed by the program, so that the same program gives the same numbers and different ones do not.
         digest = hashlib.sha256(f"{job.seed}\0{job.code}\0".encode("utf-8", "surrogatepass") + job.stdin).digest()
         random.seed(digest)
-        material = digest[:4]
     numpy_random: Any = sys.modules.get("numpy.random")
     if numpy_random is not None:
-        numpy_random.seed(int.from_bytes(material, "little"))
+        numpy_random.seed(int.from_bytes(digest[:4] if job.seed is not None else os.urandom(4), "little"))
 
 
-def _finish_interpreter() -> None:
-    """What the interpreter does after the main code: wait for threads, run atexit functions, flush."""
-    with contextlib.suppress(BaseException):
-        threading._shutdown()  # type: ignore[attr-defined]  # what the interpreter calls at its own end
-    with contextlib.suppress(BaseException):
-        atexit._run_exitfuncs()
-    for stream in (sys.stdout, sys.stderr):
-        with contextlib.suppress(BaseException):
-            stream.flush()
+def _say_begin() -> None:
+    os.write(CHANNEL_DESCRIPTOR, b"%s %d %d\n" % (BEGIN, time.monotonic_ns(), time.process_time_ns()))
+
+
+def _write_all(content: bytes, descriptor: int = CHANNEL_DESCRIPTOR) -> None:
+    done = 0
+    while done < len(content):
+        done += os.write(descriptor, content[done:])

@@ -54,7 +54,7 @@ def examine() -> dict[str, Any]:
 
 def probe_apart() -> Plan:
     """The probe forks, so it gets a process of its own, without gRPC's threads."""
-    program = "import json; from rstar_sandbox.isolation import probe; print(json.dumps(probe().to_dict()))"
+    program = "import json; from rstar_sandbox.probe import probe; print(json.dumps(probe().to_dict()))"
 
     # Our own program.
     answer = subprocess.run([sys.executable, "-c", program], capture_output=True, check=True)  # noqa: S603

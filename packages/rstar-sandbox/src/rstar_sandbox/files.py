@@ -1,14 +1,23 @@
-"""Files in and out of a call's working directory."""
+"""Files in and out of a call's working directory.
+
+Programs of a session may run while files pass, and may put a link wherever a path leads; so paths are walked one
+component at a time from an open folder, and no link is followed.
+"""
 
 from __future__ import annotations
 
+import contextlib
 import os
 import stat
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 __all__ = ["MAX_COLLECTED_BYTES", "UnusablePathError", "check_relative_path", "collect_files", "write_files"]
 
 MAX_COLLECTED_BYTES = 16 * 1024 * 1024
+
+_FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+_MAKE = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+_READ = os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK
 
 
 class UnusablePathError(Exception):
@@ -28,34 +37,32 @@ def check_relative_path(path: str) -> str:
 
 
 def write_files(folder: str, files: dict[str, bytes], user: int | None) -> None:
-    """Writes files into a fresh working directory, owned by the program's user.
+    """Writes files into a working directory, owned by the program's user; a file of that name is replaced.
 
     Raises:
-        UnusablePathError: an unusable path, or one that is a folder for another file.
+        UnusablePathError: an unusable path, one that is a folder for another file, or no room.
     """
     for path, content in files.items():
-        relative = check_relative_path(path)
-        parent = folder
-        for part in relative.split(os.sep)[:-1]:
-            parent = os.path.join(parent, part)
-            try:
-                os.mkdir(parent, 0o700)
-            except FileExistsError:
-                continue
-            except OSError as error:
-                raise UnusablePathError(f"{path!r}: {error.strerror}") from error
-            _own(parent, user)
-        target = os.path.join(folder, relative)
+        *parents, name = check_relative_path(path).split(os.sep)
         try:
-            with open(target, "wb") as file:
-                file.write(content)
-        except OSError as error:
-            raise UnusablePathError(f"{path!r}: {error.strerror}") from error
-        _own(target, user)
+            with _walk(folder, parents, user, make=True) as parent:
+                with contextlib.suppress(FileNotFoundError):
+                    os.unlink(name, dir_fd=parent)
+                target = os.open(name, _MAKE, 0o600, dir_fd=parent)
+                try:
+                    view = memoryview(content)
+                    while view:
+                        view = view[os.write(target, view) :]
+                    if user is not None:
+                        os.fchown(target, user, user)
+                finally:
+                    os.close(target)
+        except (OSError, ValueError) as error:
+            raise UnusablePathError(f"{path!r}: {getattr(error, 'strerror', None) or error}") from error
 
 
 def collect_files(folder: str, paths: Sequence[str]) -> tuple[dict[str, bytes], list[str]]:
-    """Reads files back after every process of the call is dead.
+    """Reads files back.
 
     Returns:
         The contents by path, and what was left out: missing, not a plain file inside, or beyond the size limit.
@@ -63,25 +70,53 @@ def collect_files(folder: str, paths: Sequence[str]) -> tuple[dict[str, bytes], 
     found: dict[str, bytes] = {}
     left_out: list[str] = []
     room = MAX_COLLECTED_BYTES
-    root = os.path.realpath(folder)
     for path in paths:
-        try:
-            real = os.path.realpath(os.path.join(root, check_relative_path(path)))
-            information = os.lstat(real)
-            # A symbolic link may point at any file that the slot can read.
-            inside = real.startswith(root + os.sep) and stat.S_ISREG(information.st_mode)
-            if not inside or information.st_nlink > 1 or information.st_size > room:
-                left_out.append(path)
-                continue
-            with open(real, "rb") as file:
-                found[path] = file.read(room)
-        except (OSError, UnusablePathError, ValueError):
+        content = _read(folder, path, room)
+        if content is None:
             left_out.append(path)
-            continue
-        room -= len(found[path])
+        else:
+            found[path] = content
+            room -= len(content)
     return found, left_out
 
 
-def _own(path: str, user: int | None) -> None:
-    if user is not None:
-        os.chown(path, user, user)
+def _read(folder: str, path: str, room: int) -> bytes | None:
+    try:
+        *parents, name = check_relative_path(path).split(os.sep)
+        with _walk(folder, parents, None, make=False) as parent:
+            descriptor = os.open(name, _READ, dir_fd=parent)
+        try:
+            information = os.fstat(descriptor)
+            # A second name may stand for a file elsewhere.
+            if not stat.S_ISREG(information.st_mode) or information.st_nlink > 1 or information.st_size > room:
+                return None
+            content = bytearray()
+            while len(content) < information.st_size:  # a file that grows meanwhile is read as it was
+                chunk = os.read(descriptor, information.st_size - len(content))
+                if not chunk:
+                    break
+                content += chunk
+            return bytes(content)
+        finally:
+            os.close(descriptor)
+    except (OSError, UnusablePathError, ValueError):
+        return None
+
+
+@contextlib.contextmanager
+def _walk(folder: str, parents: Sequence[str], user: int | None, *, make: bool) -> Iterator[int]:
+    """An open descriptor of a folder some levels below another."""
+    current = os.open(folder, _FOLDER)
+    try:
+        for part in parents:
+            if make:
+                with contextlib.suppress(FileExistsError):
+                    os.mkdir(part, 0o700, dir_fd=current)
+                    if user is not None:
+                        os.chown(part, user, user, dir_fd=current, follow_symlinks=False)
+            below = os.open(part, _FOLDER, dir_fd=current)
+            os.close(current)
+            current = below
+        yield current
+    finally:
+        os.close(current)

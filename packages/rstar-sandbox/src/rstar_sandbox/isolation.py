@@ -9,20 +9,27 @@ from __future__ import annotations
 import contextlib
 import os
 import signal
-import sys
-from collections.abc import Callable
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 
-from rstar_sandbox import _cgroups, _landlock, _linux
+from rstar_sandbox import _landlock, _linux, _mounts, _namespaces, _seccomp
+from rstar_sandbox.levels import CONTAINER, FULL, LIMITS, OFF, USER
+from rstar_sandbox.runtime import runtime_paths
 
-__all__ = ["LIMITS", "OFF", "Plan", "enter_child", "enter_slot", "enter_slot_namespaces", "probe", "user_of_slot"]
+__all__ = ["Confinement", "Plan", "enter_child", "enter_slot", "enter_slot_namespaces", "user_of_slot"]
 
-LIMITS = "limits"
-"""Resource limits, watchdog, process group and sweep; nothing keeps a program from reading the machine's files."""
-OFF = "off"
-
-_FIRST_USER = 64000
-_SLOT_NAMESPACES = _linux.CLONE_NEWPID | _linux.CLONE_NEWIPC | _linux.CLONE_NEWUTS
+_SLOT_NAMESPACES = (
+    _namespaces.NEW_PID
+    | _namespaces.NEW_IPC
+    | _namespaces.NEW_UTS
+    | _namespaces.NEW_NET
+    | _namespaces.NEW_MOUNT
+)  # fmt: skip
+_DEVICES = ("/dev/null", "/dev/zero", "/dev/full", "/dev/random", "/dev/urandom")
+_SEMAPHORES = "/dev/shm"  # noqa: S108 - where the C library keeps them
+# Users of slots: far from those of people and services, and not the same for two zygotes of one machine.
+_WIDE_FIRST, _WIDE_SLOTS, _WIDE_PIDS = 1_000_000_000, 256, 4_194_304
+_NARROW_FIRST, _NARROW_SLOTS, _NARROW_PIDS = 30_000, 64, 400
+_SANDBOX_USER = 64000
 
 
 @dataclass(frozen=True)
@@ -30,90 +37,178 @@ class Plan:
     """Which primitives slots and children use."""
 
     level: str = LIMITS
-    pid_namespace: bool = False
-    """Each slot is PID 1 of its own PID, IPC and UTS namespaces: one kill(-1) leaves nothing behind."""
-    net_namespace: bool = False
-    """Each slot has a network namespace without interfaces."""
-    system_call_filter: bool = False
-    """seccomp deny-list: no sockets, no ptrace, no namespaces, no mounts."""
+    namespaces: bool = False
+    """Each slot has its own PID, mount, network, IPC and UTS namespaces and a root file system with nothing but the
+    runtime and a scratch space; each call a PID namespace of its own below."""
+    user_namespace: bool = False
+    """Made inside a user namespace, where an ordinary user may."""
     own_user: bool = False
     """Each slot's children run under their own user id."""
     drop_capabilities: bool = False
-    task_groups: bool = False
-    """Each slot has a control group that bounds its processes and threads."""
-    confined_writes: bool = False
-    """Landlock: a slot and its programs write below the slot's own folder only."""
+    control_groups: bool = False
+    """Each slot has a group that bounds memory and tasks of its call."""
+    system_call_filter: bool = False
+    """seccomp deny-list: no sockets, no ptrace, no namespaces, no mounts."""
+    landlock: bool = False
+    """Where there is no root of its own, Landlock confines reading and writing; else writing only."""
     confined_signals: bool = False
     """Landlock scopes: a program signals only processes of its own call."""
+    resource_limits: bool = True
 
     @property
     def shields_supervisor(self) -> bool:
         """True when a program cannot signal its slot, so that a lost slot is never the program's doing."""
-        return self.pid_namespace or self.confined_signals
+        return self.namespaces or self.confined_signals
+
+    def earned_level(self) -> str:
+        """The highest level whose whole list of primitives is here."""
+        if self.level == OFF:
+            return OFF
+        if not (self.system_call_filter and self.landlock):
+            return LIMITS
+        if not self.namespaces:
+            return CONTAINER
+        return FULL if self.own_user and self.control_groups and not self.user_namespace else USER
+
+    def limited_to(self, level: str) -> Plan:
+        """This plan without what only levels above `level` have."""
+        if level == FULL:
+            return self
+        plan = replace(self, control_groups=False)
+        if level == USER:
+            return replace(plan, level=plan.earned_level())
+        plan = replace(plan, namespaces=False, user_namespace=False)
+        if level == CONTAINER:
+            return replace(plan, level=plan.earned_level())
+        plan = replace(plan, system_call_filter=False, landlock=False, confined_signals=False)
+        if level == LIMITS:
+            return replace(plan, level=LIMITS)
+        return Plan(level=OFF, resource_limits=False)
 
     def to_dict(self) -> dict[str, object]:
         """Plain values, for `doctor` and the wire."""
         return asdict(self)
 
 
-def probe() -> Plan:
-    """Tries each primitive in a process of its own and plans with those that work."""
-    root = os.geteuid() == 0
-    pid_namespace = root and _works(lambda: _try_namespaces(_SLOT_NAMESPACES))
-    return Plan(
-        pid_namespace=pid_namespace,
-        net_namespace=pid_namespace and _works(lambda: _try_namespaces(_SLOT_NAMESPACES | _linux.CLONE_NEWNET)),
-        system_call_filter=_works(_try_filter),
-        own_user=root and _works(_try_own_user),
-        drop_capabilities=root and _works(_linux.drop_capabilities),
-        task_groups=root and _works(_cgroups.probe),
-        confined_writes=_works(_try_confined_writes),
-        confined_signals=_works(_try_confined_signals),
-    )
+@dataclass
+class Confinement:
+    """What a slot has entered, for its children and for cleaning up between them."""
+
+    home: str
+    """Working directory of programs."""
+    scratch: tuple[str, ...]
+    """Folders to be emptied after each call."""
+    kept: dict[str, frozenset[str]]
+    """Entries of scratch folders that are not a program's."""
+    ruleset: int = -1
+    """Landlock ruleset that children enter; -1: they inherited the slot's."""
 
 
-def user_of_slot(plan: Plan, slot: int) -> int | None:
-    """The user id of a slot's children; None: the service's own."""
-    return _FIRST_USER + slot % 1000 if plan.own_user else None
+def user_of_slot(plan: Plan, zygote: int, slot: int) -> int | None:
+    """The user id of a slot's children; None: the service's own.
+
+    Args:
+        plan: whether slots have users of their own.
+        zygote: its process id, which keeps two services of one machine apart.
+        slot: its number.
+    """
+    if not plan.own_user:
+        return None
+    if _ids_are_wide():
+        return _WIDE_FIRST + zygote % _WIDE_PIDS * _WIDE_SLOTS + slot % _WIDE_SLOTS
+    return _NARROW_FIRST + zygote % _NARROW_PIDS * _NARROW_SLOTS + slot % _NARROW_SLOTS
 
 
 def enter_slot_namespaces(plan: Plan) -> None:
     """Moves the calling process's next child into the slot's namespaces."""
-    if plan.pid_namespace:
-        _linux.unshare(_SLOT_NAMESPACES | (_linux.CLONE_NEWNET if plan.net_namespace else 0))
+    if not plan.namespaces:
+        return
+    user, group = os.geteuid(), os.getegid()
+    _namespaces.unshare(_SLOT_NAMESPACES | (_namespaces.NEW_USER if plan.user_namespace else 0))
+    if plan.user_namespace:
+        _namespaces.map_own_user(_SANDBOX_USER, user, group)
 
 
-def enter_slot(plan: Plan, folder: str) -> None:
-    """What is set up once for a slot and inherited by all its children; `folder` is the slot's own.
+def enter_slot(plan: Plan, folder: str, user: int | None, scratch_bytes: int, scratch_files: int) -> Confinement:
+    """What is set up once for a slot and inherited by all its children.
+
+    Args:
+        plan: what to use.
+        folder: an empty folder of the slot's own.
+        user: of its children; None: the service's.
+        scratch_bytes: quota of what programs write, where there is a root of its own.
+        scratch_files: most files and folders there.
 
     Raises:
         OSError: something that worked when it was probed does not now.
     """
-    # Where the kernel has to choose, programs go before the services of this machine.
-    with contextlib.suppress(OSError), open("/proc/self/oom_score_adj", "w") as file:
-        file.write("1000")
+    _choose_victims(plan)
+    if plan.namespaces:
+        owner = user if user is not None else os.geteuid()
+        kept = _mounts.build_root(
+            folder, runtime_paths(), user=owner, scratch_bytes=scratch_bytes, scratch_files=scratch_files
+        )
+        confinement = Confinement(_mounts.HOME, _mounts.SCRATCH_FOLDERS, kept)
+    else:
+        confinement = _plain_folder(folder, user)
+    if plan.level == OFF:
+        return confinement
     _linux.set_no_new_privileges()
     if plan.drop_capabilities:
         _linux.drop_capability_bounds()
-    if plan.confined_writes:
-        _landlock.confine(folder)
+    if plan.landlock and plan.namespaces:
+        ruleset = _landlock.prepare((*_mounts.SCRATCH_FOLDERS, *_DEVICES))
+        _landlock.restrict(ruleset)
+        os.close(ruleset)
+    elif plan.landlock:
+        shared = (_SEMAPHORES,) if user is not None else ()  # under one user, calls would see each other's files there
+        readable = (*runtime_paths(), "/etc/ld.so.cache", "/etc/localtime")
+        confinement.ruleset = _landlock.prepare((folder, *_DEVICES, *shared), readable)
+    if plan.system_call_filter:
+        _seccomp.deny_system_calls(pid_namespaces=plan.namespaces)
+    # Nobody of the same user looks into a slot, nor into the init that shares its memory.
+    _linux.set_dumpable(False)
+    return confinement
 
 
-def enter_child(plan: Plan, user: int | None) -> None:
+def enter_child(plan: Plan, user: int | None, confinement: Confinement) -> None:
     """Gives up every right that a program must not have; the calling process is the child of a slot.
 
     Raises:
         OSError: something that worked when it was probed does not now; the program must not run.
     """
+    if plan.level == OFF:
+        return
+    if plan.control_groups:
+        _prefer_as_victim()
     if user is not None:
         _become(user)
-    elif plan.drop_capabilities:
+    if plan.drop_capabilities:
         _linux.drop_capabilities()
-    _linux.set_parent_death_signal(signal.SIGKILL)
-    if plan.confined_signals:
-        _landlock.confine_signals()
-    if plan.system_call_filter:
-        _linux.deny_system_calls()
+    if not plan.namespaces:  # there, the end of the slot ends its namespace
+        _linux.set_parent_death_signal(signal.SIGKILL)
+    if confinement.ruleset >= 0:
+        _landlock.restrict(confinement.ruleset)
+    _linux.set_dumpable(True)
+
+
+def _plain_folder(folder: str, user: int | None) -> Confinement:
+    home = os.path.join(folder, "home")
+    os.mkdir(home, 0o700)
+    if user is not None:
+        os.chown(home, user, user)
+    return Confinement(home, (home,), {home: frozenset()})
+
+
+def _choose_victims(plan: Plan) -> None:
+    """Where the kernel has to choose, programs go first, before the services of this machine and before their slot."""
+    with contextlib.suppress(OSError), open("/proc/self/oom_score_adj", "w") as file:
+        file.write("-900" if plan.control_groups else "1000")  # lowering needs a capability; then programs alone rise
+
+
+def _prefer_as_victim() -> None:
+    with contextlib.suppress(OSError), open("/proc/self/oom_score_adj", "w") as file:
+        file.write("1000")
 
 
 def _become(user: int) -> None:
@@ -122,83 +217,11 @@ def _become(user: int) -> None:
     os.setresuid(user, user, user)  # drops the capabilities with it
 
 
-def _try_namespaces(flags: int) -> None:
-    _linux.unshare(flags)
-    pid = os.fork()
-    if pid == 0:
-        os._exit(0 if os.getpid() == 1 else 1)
-    if os.waitpid(pid, 0)[1] != 0:
-        raise OSError("no process can be made in the namespace")
-
-
-def _try_confined_writes() -> None:
-    import tempfile
-
-    with tempfile.TemporaryDirectory() as outside, tempfile.TemporaryDirectory() as inside:
-        _linux.set_no_new_privileges()
-        pid = os.fork()
-        if pid == 0:
-            code = 1
-            try:
-                _landlock.confine(inside)
-                with open(os.path.join(inside, "file"), "w"):
-                    pass
-                os.mkdir(os.path.join(outside, "folder"))
-            except PermissionError:
-                code = 0
-            finally:
-                os._exit(code)
-        if os.waitpid(pid, 0)[1] != 0:
-            raise OSError("writes are not confined")
-
-
-def _try_confined_signals() -> None:
-    _linux.set_no_new_privileges()
-    _landlock.confine_signals()
+def _ids_are_wide() -> bool:
+    """Whether this machine, or its user namespace, has ids beyond the traditional 65,536."""
     try:
-        os.kill(os.getppid(), 0)
-    except PermissionError:
-        return
-    raise OSError("signals are not confined")
-
-
-def _try_filter() -> None:
-    import socket
-
-    _linux.set_no_new_privileges()
-    _linux.deny_system_calls()
-    os.getpid()
-    try:
-        socket.socket().close()
-    except PermissionError:
-        return
-    raise OSError("the filter does not filter")
-
-
-def _try_own_user() -> None:
-    """Whether another user can read the Python runtime: a virtual environment in a private home is out of its reach."""
-    _become(_FIRST_USER)
-    for folder in {sys.prefix, sys.base_prefix, *(entry for entry in sys.path if os.path.isabs(entry))}:
-        if os.path.lexists(folder):
-            os.stat(os.path.join(folder, "."))
-    os.listdir(os.path.dirname(os.__file__))
-    if not os.access(sys.executable, os.X_OK):
-        raise OSError("the interpreter is out of reach")
-    import rstar_sandbox
-
-    with open(rstar_sandbox.__file__, "rb"):
-        pass
-
-
-def _works(attempt: Callable[[], None]) -> bool:
-    """Whether the attempt succeeds, seen in a child of its own."""
-    pid = os.fork()
-    if pid == 0:
-        try:
-            attempt()
-            os._exit(0)
-        except BaseException:
-            os._exit(1)
-        finally:
-            os._exit(1)
-    return os.waitpid(pid, 0)[1] == 0
+        with open("/proc/self/uid_map", encoding="ascii") as file:
+            ranges = [[int(number) for number in line.split()] for line in file]
+    except (OSError, ValueError):
+        return False
+    return any(first <= _WIDE_FIRST and first + count >= 2**31 for first, _, count in ranges)

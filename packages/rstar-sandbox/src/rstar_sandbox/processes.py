@@ -1,8 +1,4 @@
-"""A slot's view of the processes below it: their memory, and killing all of them.
-
-`/proc` shows process ids of the namespace it was mounted in, which is not the slot's own when the slot has a PID
-namespace; so ids read here serve for reading only, and killing goes by what the slot's own namespace offers.
-"""
+"""A slot's view of the processes below it: their number, their memory, and killing all of them."""
 
 from __future__ import annotations
 
@@ -12,7 +8,16 @@ import resource
 import signal
 import time
 
-__all__ = ["anonymous_bytes", "descendants", "kill_all", "memory_of", "own_anonymous_bytes"]
+__all__ = [
+    "anonymous_bytes",
+    "count_all",
+    "descendants",
+    "kill_all",
+    "memory_of",
+    "own_anonymous_bytes",
+    "reap_dead",
+    "run_delay_seconds",
+]
 
 _PAGE = resource.getpagesize()
 _SWEEP_SECONDS = 5.0
@@ -31,6 +36,31 @@ def anonymous_bytes(pid: int | str) -> int:
         return (int(fields[1]) - int(fields[2])) * _PAGE
     except (OSError, IndexError, ValueError):
         return 0
+
+
+def count_all() -> int:
+    """Processes that `/proc` shows: in a slot with a root of its own, all of the slot's namespace."""
+    return sum(name.isdigit() for name in os.listdir("/proc"))
+
+
+def reap_dead() -> bool:
+    """Reaps children that are dead; True when living ones are left."""
+    while True:
+        try:
+            pid, _ = os.waitpid(-1, os.WNOHANG)
+        except ChildProcessError:
+            return False
+        if pid == 0:
+            return True
+
+
+def run_delay_seconds(pid: int) -> float:
+    """How long the main thread of a process was ready to run and had no CPU; 0 where the kernel does not say."""
+    try:
+        with open(f"/proc/{pid}/schedstat", "rb") as file:
+            return int(file.read().split()[1]) / 1e9
+    except (OSError, IndexError, ValueError):
+        return 0.0
 
 
 def descendants() -> list[int]:
@@ -59,16 +89,11 @@ def memory_of(pids: list[int], inherited: int, limit: int) -> int:
 def kill_all() -> None:
     """Kills every process below the calling one, whatever sessions and groups they moved to, and reaps them.
 
-    As PID 1 of a namespace one call reaches them all at once. Elsewhere the caller is a child subreaper: killing
-    its children hands it theirs, until there are none.
+    The caller is a child subreaper (or process 1): killing its children hands it theirs, until there are none.
     """
     deadline = time.monotonic() + _SWEEP_SECONDS
     while True:
-        if os.getpid() == 1:
-            with contextlib.suppress(ProcessLookupError):
-                os.kill(-1, signal.SIGKILL)
-        else:
-            _kill_children()
+        _kill_children()
         if not _reap_all(deadline):
             return
 

@@ -10,7 +10,8 @@ from dataclasses import dataclass, field, replace
 from rstar_sandbox.executor import Placed
 from rstar_sandbox.limits import Limits
 from rstar_sandbox.messages import CANCEL, Job, Outcome
-from rstar_sandbox.pool import SlotConnection, WorkerPool
+from rstar_sandbox.pool import WorkerPool
+from rstar_sandbox.template import SlotConnection
 
 __all__ = ["SessionLostError", "SessionTable", "TooManySessionsError", "UnknownSessionError"]
 

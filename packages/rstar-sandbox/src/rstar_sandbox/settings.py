@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from rstar_protos.errors import UserInputError
+from rstar_sandbox.levels import check_level
 from rstar_sandbox.limits import DEFAULT_LIMITS, Limits
 
 __all__ = ["SandboxSettings"]
@@ -45,6 +46,10 @@ class SandboxSettings:
     """The lowest level that will do; where it cannot be had nothing runs. None: whatever there is."""
     folder: Path = field(default_factory=lambda: Path(tempfile.gettempdir()))
     """Where the working directories of programs are made."""
+    scratch_bytes: int = 256 * 1024**2
+    """What the files of a call, or of a session, may take up."""
+    scratch_files: int = 16384
+    """How many files and folders they may be."""
     seed: int | None = None
     """Makes results a function of the program: `random` and NumPy's global generator are seeded by it, and object
     addresses in output are renumbered. None: fresh random numbers for each call, output as it is."""
@@ -71,6 +76,11 @@ class SandboxSettings:
             raise UserInputError("--max-sessions", self.max_sessions, "give 0 or more")
         if not self.folder.is_dir() or not os.access(self.folder, os.W_OK | os.X_OK):
             raise UserInputError("--work-dir", str(self.folder), "give a folder that can be written to")
+        if self.scratch_bytes < 4096 or self.scratch_files < 16:
+            raise UserInputError("scratch", self.scratch_bytes, "give at least 4096 bytes and 16 files")
+        check_level("--isolation", self.isolation, auto=True)
+        if self.require_level is not None:
+            check_level("--require-level", self.require_level, auto=False)
         self.defaults.checked()
         self.ceiling.checked()
         return self

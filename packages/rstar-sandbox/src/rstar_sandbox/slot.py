@@ -1,51 +1,152 @@
-"""A slot: forks one single-use child per call, watches it from outside, and leaves nothing of it behind.
+"""A slot: the place where calls run one after another, set up once; it makes the child of each call and cleans up.
 
-A slot never runs user code itself. Where the machine allows it is PID 1 of its own namespaces (see `isolation.py`);
-otherwise it is a child subreaper. It drains the program's pipes, enforces wall clock, memory and output limits, and
-gives the verdict. It ends when its connection to the service does.
+A slot never runs user code itself. Where the machine allows it is PID 1 of its own namespaces, with a root of its own
+(see `isolation.py`); otherwise it is a child subreaper.
 """
 
 from __future__ import annotations
 
 import os
-import shutil
+import signal
 import socket
+import time
 from dataclasses import dataclass
 
-from rstar_sandbox import isolation
+from rstar_sandbox import isolation, quota
+from rstar_sandbox._cgroups import SlotGroup
+from rstar_sandbox.capture import Capture
+from rstar_sandbox.child import be_child
+from rstar_sandbox.families import Family, NamespaceFamily, SweptFamily
+from rstar_sandbox.interpreter import prepare_interpreter
+from rstar_sandbox.limits import Limits
+from rstar_sandbox.meters import GroupMeter, Watchdog
+from rstar_sandbox.watch import MAX_REPORT_BYTES, Meter, Pipes
 
-__all__ = ["Slot", "remove_folder"]
+__all__ = ["Slot", "WaitingChild", "leave"]
+
+_SHARED_MEMORY = "/dev/shm"  # noqa: S108 - where the C library keeps semaphores
 
 
 @dataclass
-class Slot:
-    """What a slot is made of."""
+class WaitingChild:
+    """A child that has given up its rights and waits for its program."""
 
-    number: int
-    folder: str
-    """Its own folder; each call works in a fresh one below."""
-    plan: isolation.Plan
-    connection: socket.socket
-    calls: int = 0
+    pid: int
+    channel: socket.socket
+    pipes: Pipes
+    wall_seconds: float
+    """What it took to make, and the CPU time of the slot in it."""
+    cpu_seconds: float
+
+    def close(self) -> None:
+        """Closes the slot's ends."""
+        for capture in (self.pipes.out, self.pipes.err):
+            capture.close()
+        self.channel.close()
+
+
+class Slot:
+    """Makes the calling process a slot.
+
+    Args:
+        number: tells the slots of a zygote apart.
+        zygote: process id of the zygote.
+        folder: an empty folder of the slot's own.
+        plan: the isolation to enter.
+        connection: to the service.
+        group: the slot's control group, if the plan has one.
+        tier: what the interpreter has imported.
+        scratch_bytes: quota of what a call may write.
+        scratch_files: most files of a call.
+
+    Raises:
+        OSError: something that worked when it was probed does not now.
+    """
+
+    def __init__(
+        self,
+        number: int,
+        zygote: int,
+        folder: str,
+        plan: isolation.Plan,
+        connection: socket.socket,
+        group: SlotGroup | None,
+        tier: str,
+        scratch_bytes: int,
+        scratch_files: int,
+    ) -> None:
+        self.plan, self.connection, self.group, self.tier = plan, connection, group, tier
+        self.user = isolation.user_of_slot(plan, zygote, number)
+        self._scratch_bytes, self._scratch_files = scratch_bytes, scratch_files
+        self._shared_memory = not plan.namespaces and self.user is not None
+        # An init of ours shares this memory: no signal may have a Python handler.
+        for name in (signal.SIGINT, signal.SIGTERM, signal.SIGCHLD):
+            signal.signal(name, signal.SIG_DFL)
+        self.confinement = isolation.enter_slot(plan, folder, self.user, scratch_bytes, scratch_files)
+        self.family: Family = NamespaceFamily(group) if plan.namespaces else SweptFamily(self.user)
+        temporary = self.confinement.scratch[1] if plan.namespaces else self.home
+        prepare_interpreter(self.home, temporary)
+        # Folders whose attributes a program can change are its user's.
+        self._owned = (self.home,) if self.user is not None else self.confinement.scratch
+        self._clean_files = quota.used_files(self.home) if plan.namespaces else 0
 
     @property
-    def user(self) -> int | None:
-        """The user id of its children."""
-        return isolation.user_of_slot(self.plan, self.number)
+    def home(self) -> str:
+        """Working directory of programs."""
+        return self.confinement.home
 
-    def new_folder(self) -> str:
-        """Makes the working directory of the next call."""
-        self.calls += 1
-        path = os.path.join(self.folder, str(self.calls))
-        os.mkdir(path, 0o700)
-        if self.user is not None:
-            os.chown(path, self.user, self.user)
-        return path
+    def fork_ahead(self) -> WaitingChild:
+        """Makes the child of the next call.
+
+        Raises:
+            OSError: the kernel refuses.
+        """
+        wall, cpu = time.monotonic(), time.process_time()
+        ours, theirs = socket.socketpair()
+        out, err = Capture(0), Capture(0)
+        pid = self.family.fork()
+        if pid == 0:
+            be_child(out.write_end, err.write_end, theirs.fileno(), self.plan, self.user, self.confinement)
+        theirs.close()
+        for capture in (out, err):
+            capture.close_write_end()
+        pipes = Pipes(out, err, Capture(MAX_REPORT_BYTES, ours.fileno()))
+        ours.setblocking(True)
+        return WaitingChild(pid, ours, pipes, time.monotonic() - wall, time.process_time() - cpu)
+
+    def meter(self, limits: Limits) -> Meter | None:
+        """What has to be looked at while a call with these limits runs.
+
+        Raises:
+            OSError: the kernel refuses.
+        """
+        if self.group is not None:
+            return GroupMeter(self.group, limits.memory_bytes)
+        if not self.plan.resource_limits:
+            return None
+        watched = None if self.plan.namespaces else self.home
+        others = 1 if self.plan.namespaces else 0
+        return Watchdog(limits.memory_bytes, others, watched, self._scratch_bytes, self._scratch_files)
+
+    def clean(self) -> None:
+        """Removes what the last call wrote; all its processes are dead."""
+        for folder in self._owned:
+            quota.reset_folder(folder)
+        if self.plan.namespaces and quota.used_files(self.home) == self._clean_files:
+            return
+        for folder, kept in self.confinement.kept.items():
+            quota.empty_folder(folder, kept)
+        if self._shared_memory and self.user is not None:
+            quota.remove_of_user(_SHARED_MEMORY, self.user)
 
 
-def remove_folder(folder: str) -> None:
-    """Removes a working directory; most calls leave it empty."""
-    try:
-        os.rmdir(folder)
-    except OSError:
-        shutil.rmtree(folder, ignore_errors=True)
+def leave(slot: Slot, child: WaitingChild | None) -> None:
+    """Ends what is left of a slot before its process ends."""
+    if child is not None:
+        try:
+            os.kill(child.pid, signal.SIGKILL)
+            os.waitpid(child.pid, 0)
+        except (ProcessLookupError, ChildProcessError):
+            pass
+    slot.family.end()
+    slot.clean()

@@ -1,105 +1,154 @@
 """The loop of a slot: takes jobs and sessions from the service, one after another, and answers each.
 
-A slot lives long, the child of each call only once; the verdict on it comes from here, outside the child.
+A slot lives long, the child of each call only once; the verdict on it comes from here, outside the child. The next
+call's child is forked as soon as a call is answered, so that a call that comes later finds it waiting.
 """
 
 from __future__ import annotations
 
+import contextlib
 import os
-import shutil
+import select
+import socket
 import time
-from typing import NoReturn
+from typing import Any, NoReturn
 
-from rstar_sandbox import processes
-from rstar_sandbox.capture import Capture
-from rstar_sandbox.child import Descriptors, run_child
 from rstar_sandbox.files import UnusablePathError, collect_files, write_files
 from rstar_sandbox.messages import Job, Outcome, receive, send
 from rstar_sandbox.session import serve_session
-from rstar_sandbox.slot import Slot, remove_folder
+from rstar_sandbox.slot import Slot, WaitingChild, leave
 from rstar_sandbox.verdict import judge, read_report
-from rstar_sandbox.watch import MAX_OUTPUT_BYTES, MAX_REPORT_BYTES, Pipes, ServiceGoneError, Watch
+from rstar_sandbox.watch import MAX_OUTPUT_BYTES, ServiceGoneError, Watch
 
-__all__ = ["run_job", "slot_main"]
+__all__ = ["slot_main"]
+
+_START_ATTEMPTS = 3
 
 
 def slot_main(slot: Slot) -> NoReturn:
     """Serves jobs until the service closes the connection."""
+    child: WaitingChild | None = None
     try:
+        child = slot.fork_ahead()
         while (frame := receive(slot.connection)) is not None:
             if frame["kind"] == "job":
-                outcome = run_job(slot, Job.from_frame(frame))
-                send(slot.connection, outcome.frame())
+                child = _serve_job(slot, child, frame)
             elif frame["kind"] == "session":
-                serve_session(slot, frame)
+                serve_session(slot, child, frame)
+                break
             elif frame["kind"] == "close":
                 break
     except (ServiceGoneError, BrokenPipeError, ConnectionResetError):
         pass
+    except BaseException as error:
+        os.write(2, f"sandbox slot: {type(error).__name__}: {error}\n".encode())
     finally:
-        processes.kill_all()
-        shutil.rmtree(slot.folder, ignore_errors=True)
+        with contextlib.suppress(OSError):
+            leave(slot, child)
         os._exit(0)
 
 
-def run_job(slot: Slot, job: Job) -> Outcome:
-    """Runs one program to its end and says how it ended.
+def _serve_job(slot: Slot, child: WaitingChild, frame: dict[str, Any]) -> WaitingChild:
+    """Answers one job; returns the child of the next."""
+    job, outcome, ahead = Job.from_frame(frame), None, not _connection_waits(child.channel)
+    for _ in range(_START_ATTEMPTS):
+        outcome = _run_job(slot, child, job, frame, ahead)
+        if outcome is not None:
+            break
+        child, ahead = slot.fork_ahead(), False
+    send(slot.connection, (outcome or Outcome("unavailable", detail="no child could start")).frame())
+    return slot.fork_ahead()
+
+
+def _connection_waits(channel: socket.socket) -> bool:
+    """Whether there is something to read: from a child that waits, only its end."""
+    return bool(select.select([channel], [], [], 0)[0])
+
+
+def _run_job(slot: Slot, child: WaitingChild, job: Job, frame: dict[str, Any], ahead: bool) -> Outcome | None:
+    """Runs one program to its end and says how it ended; None: the child was gone before the program began.
 
     Raises:
         ServiceGoneError: nobody is there to take the outcome; the program is dead.
     """
-    folder = slot.new_folder()
-    out, err = Capture(job.limits.max_stdout_bytes), Capture(job.limits.max_stderr_bytes)
-    report = Capture(MAX_REPORT_BYTES)
+    pipes, phases = child.pipes, {}
+    cpu_before = time.process_time()
+    pipes.out.keep_bytes, pipes.err.keep_bytes = job.limits.max_stdout_bytes, job.limits.max_stderr_bytes
     try:
+        refused = _give_files(slot, job)
+        watch = Watch(slot.connection, job.limits, child.pid, pipes, slot.meter(job.limits))
         try:
-            write_files(folder, job.files, slot.user)
-        except UnusablePathError as problem:
-            return Outcome("error", traceback=f"FileNotFoundError: {problem}")
-        inherited = processes.own_anonymous_bytes()
-        started = time.monotonic()
-        pid = os.fork()
-        if pid == 0:
-            ends = Descriptors(out.write_end, err.write_end, report.write_end)
-            run_child(job, folder, ends, slot.plan, slot.user)
-        for capture in (out, err, report):
-            capture.close_write_end()
-        watch = Watch(slot.connection, job.limits, pid, Pipes(out, err, report), started, inherited)
-        try:
+            with contextlib.suppress(BrokenPipeError, ConnectionResetError):  # a dead child is seen by the watch
+                if refused:
+                    child.channel.shutdown(socket.SHUT_WR)
+                else:
+                    send(child.channel, {**frame, "files": {}, "collect": ()})
+            child.channel.setblocking(False)
             watch.run()
         finally:
-            processes.kill_all()
-        wall = time.monotonic() - started
-        for capture in (out, err, report):
+            reaping, reaping_cpu = time.monotonic(), time.process_time()
+            leaked = slot.family.end()
+            reaped, reaped_cpu = time.monotonic(), time.process_time()
+        for capture in pipes.all():
             capture.drain_rest(MAX_OUTPUT_BYTES)
-        return _outcome(watch, job, wall, folder)
+        drained, drained_cpu = time.monotonic(), time.process_time()
+        if refused:
+            return Outcome("error", traceback=f"OSError: {refused}", isolation=slot.plan.level)
+        outcome = _outcome(slot, watch, job)
     finally:
-        for capture in (out, err, report):
-            capture.close()
-        remove_folder(folder)
-
-
-def _outcome(watch: Watch, job: Job, wall: float, folder: str) -> Outcome:
-    if watch.killed_for == "cancelled":
-        return Outcome("unavailable", cancelled=True, detail="cancelled by the client")
-    report = read_report(watch.pipes.report.content)
-    verdict = judge(watch.wait_status, watch.killed_for, watch.cpu_seconds, job.limits.cpu_seconds, report)
-    if verdict.status == "crashed" and watch.pipes.report.content.startswith(b'{"broken"'):
-        return Outcome("unavailable", detail=f"the child could not start: {watch.pipes.report.content[:1000]!r}")
-    files, left_out = collect_files(folder, job.collect)
+        child.close()
+        slot.clean()
+    if outcome is None:
+        return None
+    phases["fork"] = (child.wall_seconds, child.cpu_seconds + watch.setup_cpu_seconds)
+    phases["exec"] = (watch.wall_seconds, max(0.0, watch.cpu_seconds - watch.setup_cpu_seconds))
+    phases["drain"] = (drained - reaped, reaping_cpu - cpu_before + drained_cpu - reaped_cpu)
+    cleaned, cleaned_cpu = time.monotonic(), time.process_time()
+    phases["reap"] = (reaped - reaping + cleaned - drained, reaped_cpu - reaping_cpu + cleaned_cpu - drained_cpu)
     return Outcome(
-        status=verdict.status,
-        stdout=watch.pipes.out.content,
-        stderr=watch.pipes.err.content,
-        stdout_bytes=watch.pipes.out.total_bytes,
-        stderr_bytes=watch.pipes.err.total_bytes,
-        value=verdict.value,
-        traceback=verdict.traceback,
-        exit_code=verdict.exit_code,
-        signal=verdict.signal,
-        wall_seconds=wall,
-        cpu_seconds=watch.cpu_seconds,
-        peak_memory_bytes=watch.peak_bytes,
-        files=files,
-        detail=f"not returned: {', '.join(left_out)}" if left_out else "",
+        **{
+            **outcome,
+            "phases": phases,
+            "forked_ahead": ahead,
+            "tier": slot.tier,
+            "leaked_processes": leaked,
+            "isolation": slot.plan.level,
+        }
     )
+
+
+def _give_files(slot: Slot, job: Job) -> str:
+    """Writes the files of a job; returns why they cannot be."""
+    try:
+        write_files(slot.home, job.files, slot.user)
+    except UnusablePathError as problem:
+        return str(problem)
+    return ""
+
+
+def _outcome(slot: Slot, watch: Watch, job: Job) -> dict[str, Any] | None:
+    if watch.killed_for == "cancelled":
+        return {"status": "unavailable", "cancelled": True, "detail": "cancelled by the client"}
+    pipes = watch.pipes
+    if not watch.started and watch.killed_for is None:
+        return None
+    report = read_report(pipes.report.content)
+    ran_out = slot.group is not None and slot.group.ran_out()
+    verdict = judge(watch.wait_status, watch.killed_for, watch.cpu_seconds, job.limits.cpu_seconds, report, ran_out)
+    files, left_out = collect_files(slot.home, job.collect) if job.collect else ({}, [])
+    return {
+        "status": verdict.status,
+        "stdout": pipes.out.content,
+        "stderr": pipes.err.content,
+        "stdout_bytes": pipes.out.total_bytes,
+        "stderr_bytes": pipes.err.total_bytes,
+        "value": verdict.value,
+        "traceback": verdict.traceback,
+        "exit_code": verdict.exit_code,
+        "signal": verdict.signal,
+        "wall_seconds": watch.wall_seconds,
+        "cpu_seconds": watch.cpu_seconds - watch.setup_cpu_seconds,
+        "peak_memory_bytes": watch.peak_bytes,
+        "files": files,
+        "detail": f"not returned: {', '.join(left_out)}" if left_out else "",
+    }

@@ -57,7 +57,12 @@ def read_report(content: bytes) -> Report | None:
 
 
 def judge(
-    wait_status: int, killed_for: str | None, cpu_seconds: float, cpu_limit: float, report: Report | None
+    wait_status: int,
+    killed_for: str | None,
+    cpu_seconds: float,
+    cpu_limit: float,
+    report: Report | None,
+    ran_out_of_memory: bool = False,
 ) -> Verdict:
     """The verdict.
 
@@ -67,11 +72,14 @@ def judge(
         cpu_seconds: CPU time it used.
         cpu_limit: CPU time it was allowed.
         report: what it said, if anything.
+        ran_out_of_memory: the kernel killed a process of the call because its memory was used up.
     """
     if os.WIFSIGNALED(wait_status):
         number = os.WTERMSIG(wait_status)
         if killed_for is not None and number == signal.SIGKILL:
             return Verdict(killed_for, signal=number)
+        if ran_out_of_memory and number == signal.SIGKILL:
+            return Verdict("memory_limit", signal=number)
         out_of_cpu = number == signal.SIGXCPU or (number == signal.SIGKILL and cpu_seconds >= cpu_limit)
         return Verdict("timeout" if out_of_cpu else "crashed", signal=number)
     code = os.WEXITSTATUS(wait_status)

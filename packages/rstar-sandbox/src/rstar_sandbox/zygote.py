@@ -1,9 +1,10 @@
 """The zygote: one warmed, single-threaded process that forks slots. `python -m rstar_sandbox.zygote FD FOLDER`.
 
 It is started by exec before the service initialises gRPC, so no thread and no descriptor of the service is in it.
-It talks to the service over a socket pair (SOCK_SEQPACKET, JSON): `{"slot": n}` with the slot's end of a connection
-attached makes a slot; `{"kill": n}` kills one. It says `{"ready": ...}` once, and `{"gone": n, "status": s}` when a
-slot ended. When the service is gone it ends, and everything below it too.
+There is one for each tier (see `tiers.py`). It talks to the service over a socket pair (SOCK_SEQPACKET, JSON):
+`{"slot": n}` with the slot's end of a connection attached makes a slot; `{"kill": n}` kills one. It says
+`{"ready": ...}` once, and `{"gone": n, "status": s}` when a slot ended. When the service is gone it ends, and
+everything below it too.
 """
 
 from __future__ import annotations
@@ -23,8 +24,10 @@ from types import FrameType
 from typing import Any, NoReturn
 
 from rstar_sandbox import _linux, isolation
-from rstar_sandbox._cgroups import TaskGroups, join
+from rstar_sandbox._cgroups import ControlGroups, SlotGroup, join
+from rstar_sandbox._memory import collapse
 from rstar_sandbox.folders import make_folder, remove_stale_folders
+from rstar_sandbox.probe import probe
 from rstar_sandbox.slot import Slot
 from rstar_sandbox.slot_loop import slot_main
 from rstar_sandbox.warmup import warm_up
@@ -32,17 +35,25 @@ from rstar_sandbox.watch import MAX_PROCESSES
 
 __all__ = ["main"]
 
-# The slot itself, and for a moment its maker.
-_TASKS_OF_A_SLOT = 2
+# The slot itself, the init of the call's namespace, and for a moment the slot's maker.
+_TASKS_OF_A_SLOT = 3
 
 
 class Zygote:
-    """Forks slots on request and reports their ends."""
+    """Forks slots on request and reports their ends.
 
-    def __init__(self, control: socket.socket, folder: str, plan: isolation.Plan) -> None:
-        self._control, self._folder, self._plan = control, folder, plan
+    Args:
+        control: socket to the service.
+        folder: of this zygote; each slot gets one below.
+        plan: the isolation of slots.
+        settings: `tier`, `scratch_bytes`, `scratch_files`.
+    """
+
+    def __init__(self, control: socket.socket, folder: str, plan: isolation.Plan, settings: dict[str, Any]) -> None:
+        self._control, self._folder, self._plan, self._settings = control, folder, plan, settings
+        self._pid = os.getpid()
         self._slots: dict[int, int] = {}
-        self._groups = TaskGroups(os.path.basename(folder))
+        self._groups = ControlGroups(os.path.basename(folder)) if plan.control_groups else None
 
     def run(self) -> None:
         """Serves until the service closes its end."""
@@ -85,13 +96,16 @@ class Zygote:
         maker = os.fork()
         if maker == 0:
             try:
-                if self._plan.task_groups:
-                    join(self._groups.make(number, MAX_PROCESSES + _TASKS_OF_A_SLOT))
+                group = None
+                if self._groups is not None:
+                    made = self._groups.make(number, MAX_PROCESSES + _TASKS_OF_A_SLOT)
+                    group = SlotGroup(made)
+                    join(made)
                 isolation.enter_slot_namespaces(self._plan)
                 pid = os.fork()
                 if pid == 0:
                     os.close(told_write)  # so that the zygote sees the end of a maker that is killed just now
-                    self._become_slot(number, connection, go_read, go_write)
+                    self._become_slot(number, connection, group, go_read, go_write)
                 os.write(told_write, str(pid).encode())
             finally:
                 os._exit(0)
@@ -109,7 +123,9 @@ class Zygote:
             self._tell({"gone": number, "status": -1})
         os.close(go_write)
 
-    def _become_slot(self, number: int, connection: socket.socket, go_read: int, go_write: int) -> None:
+    def _become_slot(
+        self, number: int, connection: socket.socket, group: SlotGroup | None, go_read: int, go_write: int
+    ) -> None:
         try:
             os.close(go_write)
             # Only now is the zygote this process's parent, so that the death signal below is about the zygote.
@@ -120,15 +136,24 @@ class Zygote:
             signal.set_wakeup_fd(-1)
             signal.signal(signal.SIGCHLD, signal.SIG_DFL)
             signal.signal(signal.SIGTERM, signal.SIG_DFL)
-            keep = connection.fileno()
-            os.closerange(3, keep)
-            os.closerange(keep + 1, 65536)
+            _close_all_but({connection.fileno(), *(group.descriptors() if group else ())})
             folder = os.path.join(self._folder, str(number))
             os.mkdir(folder, 0o711)
-            isolation.enter_slot(self._plan, folder)
-            slot_main(Slot(number, folder, self._plan, connection))
+            settings = self._settings
+            slot = Slot(
+                number,
+                self._pid,
+                folder,
+                self._plan,
+                connection,
+                group,
+                settings["tier"],
+                settings["scratch_bytes"],
+                settings["scratch_files"],
+            )
+            slot_main(slot)
         except BaseException as error:
-            print(f"sandbox slot {number}: {type(error).__name__}: {error}", file=sys.stderr, flush=True)
+            os.write(2, f"sandbox slot {number}: {type(error).__name__}: {error}\n".encode())
         finally:
             os._exit(1)
 
@@ -143,7 +168,8 @@ class Zygote:
             number = self._slots.pop(pid, None)
             if number is not None:
                 shutil.rmtree(os.path.join(self._folder, str(number)), ignore_errors=True)
-                self._groups.remove(number)
+                if self._groups is not None:
+                    self._groups.remove(number)
                 self._tell({"gone": number, "status": status})
 
     def _tell(self, message: dict[str, Any]) -> None:
@@ -163,17 +189,18 @@ def main(arguments: list[str]) -> None:
         return
     _linux.set_child_subreaper()
     for stale in remove_stale_folders(settings["folder"]):
-        TaskGroups(os.path.basename(stale)).remove_all()
+        ControlGroups(os.path.basename(stale)).remove_all()
     folder, lock = make_folder(settings["folder"])
     try:
         started = time.monotonic()
-        plan = isolation.probe()
+        plan = isolation.Plan(**settings["plan"]) if settings["plan"] else probe(settings["level"])
         warmed = warm_up(settings["warm"])
         gc.collect()
         gc.freeze()
+        collapse()
         ready = {"ready": True, "warmed": warmed, "plan": plan.to_dict(), "seconds": time.monotonic() - started}
         control.send(json.dumps(ready).encode())
-        Zygote(control, folder, plan).run()
+        Zygote(control, folder, plan, settings).run()
     except (BrokenPipeError, ConnectionResetError):
         pass
     finally:
@@ -181,9 +208,17 @@ def main(arguments: list[str]) -> None:
         from rstar_sandbox import processes
 
         processes.kill_all()
-        TaskGroups(os.path.basename(folder)).remove_all()
+        ControlGroups(os.path.basename(folder)).remove_all()
         shutil.rmtree(folder, ignore_errors=True)
         os.close(lock)
+
+
+def _close_all_but(kept: set[int]) -> None:
+    before = 2
+    for descriptor in sorted(kept):
+        os.closerange(before + 1, descriptor)
+        before = descriptor
+    os.closerange(before + 1, 65536)
 
 
 def _end(number: int, frame: FrameType | None) -> NoReturn:

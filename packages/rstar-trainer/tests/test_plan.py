@@ -80,6 +80,14 @@ def test_memory_of_the_trainer_state_is_sixteen_bytes_per_parameter() -> None:
     assert memory.total >= memory.trainer_state + memory.engine_weights + memory.engine_kv_cache
 
 
+def test_adapters_need_no_gradients_and_moments_of_the_weights_they_adapt() -> None:
+    whole, adapted = plan().memory, plan("model.lora.rank=8").memory
+    assert whole is not None
+    assert adapted is not None
+    assert adapted.trainer_state < whole.trainer_state * 0.3
+    assert adapted.checkpoint_copy < whole.checkpoint_copy * 0.05
+
+
 def test_the_kv_cache_is_what_a_batch_needs_or_the_limit() -> None:
     small, limited = (plan(f"engine.max_batch={n}").memory for n in (2, 1000))
     assert small is not None

@@ -60,7 +60,9 @@ class MemoryPlan:
 
     parameters: int
     trainer_state: int
-    """fp32 parameters, gradients and both AdamW moments: 16 bytes per parameter."""
+    """fp32 parameters, gradients and both AdamW moments: 16 bytes per parameter that trains, 4 for one that does not."""
+    checkpoint_copy: int
+    """Parameters and moments that train, while a checkpoint is written: 12 bytes each."""
     trainer_activations: int
     trainer_logits: int
     engine_weights: int
@@ -211,8 +213,13 @@ def _memory(recipe: Recipe, shape: ModelShape) -> MemoryPlan:
     embedded = recipe.services.rollout.embedded
     engine_bytes = _DTYPE_BYTES[recipe.engine.dtype]
     kv_wanted = recipe.engine.max_batch * recipe.engine.max_model_len * shape.kv_bytes_per_token(engine_bytes)
+    lora = recipe.model.lora
+    # Layers differ in size; twice the hidden size on either side is about their mean.
+    adapters = 0 if lora is None else lora.rank * len(lora.targets) * shape.layers * 4 * shape.hidden
+    trained = shape.parameters if lora is None else adapters
     parts = {
-        "trainer_state": shape.parameters * 16,
+        "trainer_state": (shape.parameters + adapters) * 4 + trained * 12,
+        "checkpoint_copy": trained * 12,
         "trainer_activations": tokens * shape.hidden * layers * compute,
         "trainer_logits": _LOGIT_CHUNK * shape.vocabulary * 4 * _LOGIT_COPIES,
         "engine_weights": shape.parameters * engine_bytes if embedded else 0,

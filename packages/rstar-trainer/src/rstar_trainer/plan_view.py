@@ -80,6 +80,7 @@ def _memory(memory: MemoryPlan) -> Table:
     for name, size in (
         (f"trainer: fp32 weights, gradients, AdamW ({memory.parameters / 1e6:,.0f} M)", memory.trainer_state),
         ("trainer: activations of a micro-batch, estimated", memory.trainer_activations),
+        ("trainer: copy while a checkpoint is written", memory.checkpoint_copy),
         ("trainer: one chunk of vocabulary logits", memory.trainer_logits),
         ("engine: weights", memory.engine_weights),
         ("engine: KV cache, at most", memory.engine_kv_cache),

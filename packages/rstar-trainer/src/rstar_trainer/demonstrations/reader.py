@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections import Counter
 from collections.abc import Iterable, Iterator
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
@@ -67,7 +67,8 @@ class ReadReport:
 
     def to_json_dict(self) -> dict[str, Any]:
         """For machines."""
-        return asdict(self)
+        values = {item.name: getattr(self, item.name) for item in fields(self)}
+        return {name: dict(value) if isinstance(value, Counter) else value for name, value in values.items()}
 
 
 def read_conversations(path: Path, *, limit: int = 0) -> tuple[list[Conversation], ReadReport]:

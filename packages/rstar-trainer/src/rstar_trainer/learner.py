@@ -19,6 +19,7 @@ from rstar_model.convert import CHECKPOINT_FILE
 from rstar_model.policy import Policy
 from rstar_model.weights import WeightManifest, write_weights
 from rstar_protos.errors import UserInputError
+from rstar_trainer.canary import sing_canary
 from rstar_trainer.host_copy import host_copy
 from rstar_trainer.loss_pass import LossPass, plan_updates
 from rstar_trainer.recipe import LossSettings, OptimizerSettings
@@ -29,7 +30,10 @@ __all__ = ["Learner", "TorchLearner", "UpdateMetrics"]
 
 
 class Learner(Protocol):
-    """Owns the parameters and the optimizer."""
+    """Owns the parameters and the optimizer.
+
+    One whose parameters lie in other processes may raise `learner_faults.LearnerLostError` from any method.
+    """
 
     def supervised_update(
         self, sequences: Sequence[WeightedSequence], learning_rate: float, micro_batch_tokens: int
@@ -69,6 +73,9 @@ class Learner(Protocol):
             UserInputError: the files are of another model, or damaged.
         """
 
+    def close(self) -> None:
+        """Ends whatever processes it has; nothing else may be called after it."""
+
 
 class TorchLearner:
     """Learner in this process, on one device.
@@ -77,12 +84,21 @@ class TorchLearner:
         policy: with fp32 parameters.
         optimizer: AdamW settings.
         engine_dtype: dtype of the weights that engines load, "bfloat16" or "float32".
+        canary_ids: for engines that check what they have loaded: tokens whose log-probabilities are sent along, with
+            a digest of each parameter; none: engines that compare what they read with what was written.
     """
 
-    def __init__(self, policy: Policy, optimizer: OptimizerSettings, engine_dtype: str = "bfloat16") -> None:
+    def __init__(
+        self,
+        policy: Policy,
+        optimizer: OptimizerSettings,
+        engine_dtype: str = "bfloat16",
+        canary_ids: Sequence[int] = (),
+    ) -> None:
         self.policy = policy
         self._settings = optimizer
         self._engine_dtype = engine_dtype
+        self._canary_ids = tuple(canary_ids)
         self._pass = LossPass(policy)
         self._parameters = [p for p in policy.model.parameters() if p.requires_grad]
         self._optimizer = self._new_optimizer()
@@ -137,7 +153,10 @@ class TorchLearner:
 
     def write_weights(self, folder: Path, version: int) -> WeightManifest:
         """Writes the folder an engine loads, in the engine's dtype."""
-        return write_weights(self.policy, folder, version, dtype=self._engine_dtype)
+        canary = sing_canary(self.policy, self._canary_ids) if self._canary_ids else None
+        return write_weights(
+            self.policy, folder, version, dtype=self._engine_dtype, digests=canary is not None, canary=canary
+        )
 
     def save_pretrained(self, folder: Path) -> None:
         """Writes an ordinary Hugging Face folder with fp32 safetensors and the tokenizer."""
@@ -155,6 +174,9 @@ class TorchLearner:
         except Exception as error:  # unpickling, missing keys and shapes each fail in their own way
             reason = str(error).partition("\n")[0]
             raise UserInputError("checkpoint", str(path), f"it cannot be read ({reason})") from error
+
+    def close(self) -> None:
+        """See `Learner`: nothing to end."""
 
     def state_dict(self) -> Mapping[str, Any]:
         """Parameters, optimizer moments and random-number states; they change with the learner."""

@@ -125,7 +125,7 @@ class MetricsLog:
     def truncate(self, global_step: int, position: int | None = None) -> None:
         """Removes what was logged after a checkpoint: records of later steps, and those from `position` on.
 
-        Call it before the first `log` of a resumed run.
+        For a run that goes on from the checkpoint, in this process or in another.
         """
         with self._lock:
             kept = self._records if position is None else self._records[:position]
@@ -135,6 +135,9 @@ class MetricsLog:
             self._file = self._path.open("a", encoding="utf-8")
             # TensorBoard cannot cut its files: readers are told to disregard steps from here on.
             self._purge_step = global_step + 1
+            if self._writer is not None:
+                self._writer.close()
+                self._writer = None
 
     def log(
         self,

@@ -7,6 +7,7 @@ is done is in its own file: sft.py, rl_step.py, learner.py, hard_filter.py, eval
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 import os
 import tempfile
 from collections.abc import AsyncIterator, Collection
@@ -21,6 +22,7 @@ from rstar_protos.trainer.v1 import trainer_pb2, trainer_pb2_grpc
 from rstar_trainer.checkpoint import CheckpointWriter, RunState, latest_checkpoint, read_checkpoint
 from rstar_trainer.data import HeldoutProblems, TrainProblem, fingerprint, load_heldout_problems, load_training_problems
 from rstar_trainer.entries import EntryRunner, StoppedEarly
+from rstar_trainer.learner_faults import LearnerLosses, LearnerLostError
 from rstar_trainer.learner_thread import LearnerThread
 from rstar_trainer.metrics_log import MetricsLog
 from rstar_trainer.model_source import ResolvedModel, resolve_model
@@ -147,17 +149,41 @@ async def _run(
         ):
             # Left before the learner: the last checkpoint is complete when the run ends, however it ends.
             with CheckpointWriter(folder.path, identity, recipe.checkpoint.keep) as checkpoints:
-                runner = EntryRunner(context, thread, inputs.tokenizer, services, checkpoints)
-                if checkpoint is not None:
-                    await runner.load(checkpoint, state)
-                    context.event(f"resumed after step {state.global_step} from {checkpoint}")
                 for kind, texts in changes.items():
                     context.event(f"accepted changes of {kind}: {'; '.join(texts)}")
+                losses = LearnerLosses(recipe.learner.restarts)
                 async with _trainer_service(context):
-                    try:
-                        await services.watch(runner.run_all(state))
-                    except StoppedEarly:
-                        context.event(f"stopped; continue with `rstar-trainer resume {folder.path}`")
+                    while True:
+                        runner = EntryRunner(context, thread, inputs.tokenizer, services, checkpoints)
+                        try:
+                            if checkpoint is not None:
+                                await runner.load(checkpoint, state)
+                                context.event(f"resumed after step {state.global_step} from {checkpoint}")
+                            await services.watch(runner.run_all(state))
+                        except StoppedEarly:
+                            context.event(f"stopped; continue with `rstar-trainer resume {folder.path}`")
+                        except LearnerLostError as error:
+                            losses.count(error, state.global_step)
+                            context, checkpoint, state = await _step_back(context, thread, checkpoints, error)
+                            continue
+                        break
+
+
+async def _step_back(
+    context: RunContext, thread: LearnerThread, checkpoints: CheckpointWriter, error: LearnerLostError
+) -> tuple[RunContext, Path | None, RunState]:
+    """Another learner, and the run as it was at its last checkpoint, or at its beginning when it has none."""
+    context.progress.message(f"{error}; going back to the last checkpoint")
+    await asyncio.to_thread(checkpoints.wait)
+    checkpoint = latest_checkpoint(context.folder.path)
+    state = read_checkpoint(checkpoint)[0] if checkpoint is not None else RunState()
+    await thread.replace()
+    context.log.truncate(state.global_step, state.log_position)
+    report = _open_report(context.folder.path, context.recipe, state, resumed=checkpoint is not None)
+    context = dataclasses.replace(context, report=report)
+    context.control.global_step = state.global_step
+    context.event(f"{error}; a new learner takes its place")
+    return context, checkpoint, state
 
 
 def _open_report(run_dir: Path, recipe: Recipe, state: RunState, *, resumed: bool) -> RunReport:

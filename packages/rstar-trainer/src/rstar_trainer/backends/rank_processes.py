@@ -25,7 +25,7 @@ from rstar_trainer.recipe import LearnerSettings
 __all__ = ["RankProcesses"]
 
 _START_SECONDS = 900.0
-_END_SECONDS = 10.0
+_RAY_STARTS = 4
 _OBJECT_STORE_BYTES = 512 * 1024 * 1024
 
 
@@ -149,14 +149,7 @@ def _connect(settings: LearnerSettings) -> bool:
     if ray.is_initialized():
         return False
     if settings.ray_address == "local":
-        ray.init(
-            address="local",
-            num_cpus=settings.ranks * settings.cpus_per_rank,
-            include_dashboard=False,
-            object_store_memory=_OBJECT_STORE_BYTES,
-            log_to_driver=False,
-            configure_logging=False,
-        )
+        _start_ray(settings)
         return True
     try:
         ray.init(address=settings.ray_address, log_to_driver=False, configure_logging=False)
@@ -164,6 +157,31 @@ def _connect(settings: LearnerSettings) -> bool:
         reason = str(error).strip().splitlines()[:1] or [type(error).__name__]
         raise UserInputError("learner.ray_address", settings.ray_address, f"a Ray that runs ({reason[0]})") from error
     return True
+
+
+def _start_ray(settings: LearnerSettings) -> None:
+    """A Ray of its own. It gives up on itself after 30 seconds, which a busy machine may need: it is asked again.
+
+    Raises:
+        LearnerLostError: it did not start.
+    """
+    for attempt in range(_RAY_STARTS):
+        try:
+            ray.init(
+                address="local",
+                num_cpus=settings.ranks * settings.cpus_per_rank,
+                include_dashboard=False,
+                object_store_memory=_OBJECT_STORE_BYTES,
+                log_to_driver=False,
+                configure_logging=False,
+            )
+            return
+        except Exception as error:  # Ray raises plain exceptions here
+            with contextlib.suppress(Exception):
+                ray.shutdown()
+            if attempt + 1 == _RAY_STARTS:
+                reason = str(error).strip().splitlines()[:1] or [type(error).__name__]
+                raise LearnerLostError(f"Ray did not start on this machine: {reason[0]}") from error
 
 
 def _check_room(bundle: dict[str, float], ranks: int) -> None:

@@ -58,5 +58,5 @@ class EnginePolicy:
 
     def forward_log_probs(self, packed: PackedBatch, temperature: float = 1.0, with_entropy: bool = False) -> LogProbs:
         """See `Policy.forward_log_probs`."""
-        found = self._engine(packed, temperature, with_entropy)
+        found = self._engine(packed.to(self.device), temperature, with_entropy)
         return LogProbs(found[0], found[1] if with_entropy else None)

@@ -27,6 +27,7 @@ from rstar_model.weights import WeightManifest
 from rstar_trainer.backends.dealing import deal, passes_of_each_rank
 from rstar_trainer.backends.zero_config import zero_config
 from rstar_trainer.backends.zero_module import EnginePolicy, LogProbModule, ShardedPolicy
+from rstar_trainer.canary import sing_canary
 from rstar_trainer.loss_pass import LossPass, Share, plan_updates
 from rstar_trainer.recipe import LearnerSettings, LossSettings, ModelSettings, OptimizerSettings
 from rstar_trainer.sequences import WeightedSequence
@@ -48,6 +49,7 @@ class RankSettings:
         learner: stage, dtype, offload, ranks.
         engine_dtype: dtype of the weights that engines load.
         seed: of torch's random numbers; the same on all ranks.
+        canary_ids: see `TorchLearner`.
     """
 
     model_dir: Path
@@ -56,6 +58,7 @@ class RankSettings:
     learner: LearnerSettings
     engine_dtype: str
     seed: int
+    canary_ids: tuple[int, ...] = ()
 
 
 class ZeroRank:
@@ -174,15 +177,22 @@ class ZeroRank:
 
         Parameters are gathered one at a time, so memory is bounded by the largest one and one file of the folder.
         """
-        writer = None
+        settings, writer = self._settings, None
+        canary = sing_canary(EnginePolicy(self._engine), settings.canary_ids) if settings.canary_ids else None
         if self._rank == 0:
-            settings = self._settings
-            writer = WeightFolderWriter(folder, version, settings.engine_dtype, self._policy.config, settings.model_dir)
+            writer = WeightFolderWriter(
+                folder,
+                version,
+                settings.engine_dtype,
+                self._policy.config,
+                settings.model_dir,
+                digests=canary is not None,
+            )
         try:
             for name, tensor in self._full_parameters():
                 if writer is not None:
                     writer.add(name, tensor)
-            return None if writer is None else writer.finish()
+            return None if writer is None else writer.finish(canary)
         finally:
             if writer is not None:
                 writer.close()

@@ -14,8 +14,10 @@ class LearnerSettings(Section):
         default="torch", description='"torch": this process; "deepspeed": ranks with sharded state, as Ray actors'
     )
     ranks: int = Field(default=1, ge=1, description="DeepSpeed ranks; one GPU each where there are GPUs")
-    zero_stage: Literal[0, 1, 2, 3] = Field(
+    zero_stage: int = Field(
         default=2,
+        ge=0,
+        le=3,
         description="ZeRO: what is sharded over the ranks; 0: nothing, 1: optimizer, 2: also gradients, "
         "3: also parameters",
     )

@@ -105,7 +105,7 @@ def main() -> None:
             model_dir,
             ModelSettings(autocast=None, threads=1),
             OPTIMIZER,
-            LearnerSettings(backend="deepspeed", ranks=ranks, zero_stage=stage),  # type: ignore[arg-type]
+            LearnerSettings(backend="deepspeed", ranks=ranks, zero_stage=stage),
             "float32",
             1,
         )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 import signal
 import sys
@@ -27,39 +28,29 @@ _SLOTS = 3
 
 
 @pytest.fixture
-def gate(tmp_path: Path) -> Path:
-    return tmp_path / "gate"
-
-
-@pytest.fixture
 async def pool(tmp_path: Path) -> AsyncIterator[WorkerPool]:
-    folder = tmp_path / "folder"
-    folder.mkdir()
-    running = WorkerPool(SandboxSettings(slots=_SLOTS, warm=(), folder=folder))
-    running.start()
-    await running.ready()
-    yield running
-    await running.stop()
+    async with _running(tmp_path / "folder", _SLOTS) as pool:
+        yield pool
+
+
+@contextlib.asynccontextmanager
+async def _running(folder: Path, slots: int) -> AsyncIterator[WorkerPool]:
+    await asyncio.to_thread(folder.mkdir)
+    pool = WorkerPool(SandboxSettings(slots=slots, warm=(), folder=folder))
+    pool.start()
+    await pool.ready()
+    yield pool
+    await pool.stop()
     assert os.listdir(folder) == []
 
 
-def _programs(pool: WorkerPool) -> list[int]:
-    """The children of the slots."""
-    assert pool.zygote_pid is not None
-    return [program for slot in _children(pool.zygote_pid) for program in _children(slot)]
+def _job(code: str, wall_seconds: float = 120) -> Job:
+    return Job(code, b"", replace(DEFAULT_LIMITS, wall_seconds=wall_seconds))
 
 
-def _job(code: str) -> Job:
-    return Job(code, b"", replace(DEFAULT_LIMITS, wall_seconds=120))
-
-
-def _gated_job(gate: Path, value: int) -> Job:
-    """A program that waits for a file before it ends."""
-    return _job(f"import os, time\nwhile not os.path.exists({str(gate)!r}): time.sleep(0.01)\n{value}")
-
-
-def _open(gate: Path) -> None:
-    gate.touch()
+def _slow_job(value: int) -> Job:
+    """Long enough to be killed in the middle."""
+    return _job(f"import time; time.sleep(1)\n{value}")
 
 
 def _children(pid: int) -> list[int]:
@@ -86,26 +77,22 @@ def _below(pid: int) -> list[int]:
     return children + [below for child in children for below in _below(child)]
 
 
-async def test_a_killed_zygote_is_restarted_and_each_call_answered_once(
-    pool: WorkerPool, gate: Path, until: Until
-) -> None:
-    calls = [asyncio.ensure_future(pool.run(_gated_job(gate, n))) for n in range(12)]
-    await until(lambda: len(_programs(pool)) == _SLOTS)
+async def test_a_killed_zygote_is_restarted_and_each_call_answered_once(pool: WorkerPool, until: Until) -> None:
+    calls = [asyncio.ensure_future(pool.run(_slow_job(n))) for n in range(12)]
+    await until(lambda: pool.running == _SLOTS)
     assert pool.zygote_pid is not None
     os.kill(pool.zygote_pid, signal.SIGKILL)
-    _open(gate)
     placed = await asyncio.gather(*calls)
     assert [answer.outcome.value for answer in placed] == [str(n) for n in range(12)]
     assert (pool.counters.zygote_restarts, pool.running, pool.queued) == (1, 0, 0)
 
 
-async def test_killed_slots_are_replaced_and_their_calls_run_again(pool: WorkerPool, gate: Path, until: Until) -> None:
-    calls = [asyncio.ensure_future(pool.run(_gated_job(gate, n))) for n in range(9)]
-    await until(lambda: len(_programs(pool)) == _SLOTS)
+async def test_killed_slots_are_replaced_and_their_calls_run_again(pool: WorkerPool, until: Until) -> None:
+    calls = [asyncio.ensure_future(pool.run(_slow_job(n))) for n in range(9)]
+    await until(lambda: pool.running == _SLOTS)
     assert pool.zygote_pid is not None
     for slot in _children(pool.zygote_pid)[:2]:
         os.kill(slot, signal.SIGKILL)
-    _open(gate)
     placed = await asyncio.gather(*calls)
     assert [answer.outcome.value for answer in placed] == [str(n) for n in range(9)]
     assert pool.counters.slots_lost == 2
@@ -123,26 +110,44 @@ async def test_a_call_whose_slots_keep_dying_is_unavailable(pool: WorkerPool) ->
     assert (await call).outcome.status == expected
 
 
-async def test_a_stopped_slot_does_not_hold_a_call_for_ever(
-    pool: WorkerPool, gate: Path, until: Until, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("rstar_sandbox.pool._ANSWER_GRACE_SECONDS", -110.0)  # leaves 10 of the 120 seconds
-    call = asyncio.ensure_future(pool.run(_gated_job(gate, 5)))
-    await until(lambda: _programs(pool))
+async def test_a_stopped_slot_does_not_hold_a_call_for_ever(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("rstar_sandbox.pool.START_SECONDS", 0.0)
+    async with _running(tmp_path / "folder", 1) as pool:
+        monkeypatch.setattr("rstar_sandbox.pool._ANSWER_GRACE_SECONDS", 1.0)
+        assert pool.zygote_pid is not None
+        (slot,) = _children(pool.zygote_pid)
+        os.kill(slot, signal.SIGSTOP)
+        call = asyncio.ensure_future(pool.run(_job("5", wall_seconds=1)))
+        await asyncio.sleep(0)
+        monkeypatch.setattr("rstar_sandbox.pool._ANSWER_GRACE_SECONDS", 60.0)  # for the second attempt
+        assert (await call).outcome.value == "5"
+        assert pool.counters.slots_lost == 1
+
+
+async def test_a_waiting_child_that_is_killed_costs_its_slot_nothing(pool: WorkerPool) -> None:
     assert pool.zygote_pid is not None
     for slot in _children(pool.zygote_pid):
-        if _children(slot):
-            os.kill(slot, signal.SIGSTOP)
-    _open(gate)
-    assert (await call).outcome.value == "5"
-    assert pool.counters.slots_lost == 1
+        for child in _children(slot):
+            os.kill(child, signal.SIGKILL)
+    placed = await asyncio.gather(*(pool.run(_job(f"{n}")) for n in range(_SLOTS)))
+    assert [answer.outcome.value for answer in placed] == [str(n) for n in range(_SLOTS)]
+    assert (pool.counters.slots_lost, pool.counters.forked_late) == (0, _SLOTS)
+
+
+async def test_a_cancelled_call_is_killed_and_its_slot_serves_on(tmp_path: Path, until: Until) -> None:
+    async with _running(tmp_path / "folder", 1) as pool:
+        call = asyncio.ensure_future(pool.run(_job("import time; time.sleep(100)")))
+        await until(lambda: pool.running == 1)
+        call.cancel()
+        assert (await pool.run(_job("7"))).outcome.value == "7"
+        assert pool.counters.slots_lost == 0
 
 
 async def test_stopping_leaves_no_process(pool: WorkerPool, until: Until) -> None:
     zygote = pool.zygote_pid
     assert zygote is not None
     call = asyncio.ensure_future(pool.run(_job("import time; time.sleep(60)")))
-    await until(lambda: len(_programs(pool)) == 1 and len(_below(zygote)) == _SLOTS + 1)
+    await until(lambda: pool.running == 1 and len(_below(zygote)) >= 2 * _SLOTS)
     everything = [zygote, *_below(zygote)]
     await pool.stop()
     assert not any(_alive(pid) for pid in everything)
@@ -171,7 +176,7 @@ async def test_a_killed_service_takes_everything_with_it_and_starts_again_on_its
         assert first is not None
         async with SandboxClient(endpoint) as client:
             call = asyncio.ensure_future(client.run("import time; time.sleep(1); 'answered'"))
-            await until(lambda: len(_below(first)) == 4)  # zygote, two slots, the program
+            await until(lambda: len(_below(first)) >= 5)  # zygote, two slots, a child of each
             everything = _below(first)
             os.kill(first, signal.SIGKILL)
             assert (await call).value == "'answered'"

@@ -7,7 +7,6 @@ its generator, so the generator is the oldest release that rstar-protos supports
 
 from __future__ import annotations
 
-import shutil
 import subprocess
 import sys
 import tempfile
@@ -51,7 +50,8 @@ def main() -> int:
         generate(SOURCES, Path(temporary))
         found = differences(stubs(SOURCES), stubs(Path(temporary)))
         if "--write" in sys.argv[1:]:
-            shutil.copytree(temporary, SOURCES, dirs_exist_ok=True)
+            for name, content in stubs(Path(temporary)).items():
+                (SOURCES / name).write_bytes(content)
             print("\n".join(found) or "stubs were fresh", "(written)")
             return 0
     print("\n".join(found) if found else "stubs are fresh")

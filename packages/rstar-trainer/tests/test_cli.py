@@ -1,5 +1,6 @@
 """The command line as a user starts it: output, one-line errors, exit codes."""
 
+import ast
 import json
 import os
 import subprocess
@@ -8,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from rstar_model.testing import write_family
 from rstar_trainer.recipe import load_recipe
 from rstar_trainer.run_folder import RunFolder
 
@@ -22,6 +24,13 @@ def trainer(*arguments: object, cwd: Path | None = None) -> subprocess.Completed
         env={**os.environ, "COLUMNS": "100"},
         check=False,
     )
+
+
+def refused_after_output(*arguments: object, cwd: Path | None = None) -> str:
+    result = trainer(*arguments, cwd=cwd)
+    assert result.returncode == 2, result
+    (line,) = result.stderr.splitlines()
+    return line
 
 
 def refused(*arguments: object, cwd: Path | None = None) -> str:
@@ -127,3 +136,38 @@ def test_data_check_takes_any_answer_when_asked(tmp_path: Path) -> None:
 
 def test_doctor_prints_json() -> None:
     assert json.loads(trainer("doctor", "--json").stdout)["packages"]["rstar-trainer"]
+
+
+CHAT = {"messages": [{"role": "user", "content": "Hi"}, {"role": "assistant", "content": "Yo"}]}
+
+
+def test_sft_data_is_read_told_and_written(tmp_path: Path) -> None:
+    (tmp_path / "a.jsonl").write_text(json.dumps(CHAT) + "\n{}\n")
+    result = trainer("data", "sft", "a.jsonl", "--out", "b.jsonl", cwd=tmp_path)
+    assert result.stdout.splitlines() == [
+        "a.jsonl: 2 rows (messages 1), 1 kept with 0 tool calls",
+        "  left out 1: no known layout (line 2)",
+        "1 conversations written to b.jsonl",
+    ]
+    again = trainer("data", "sft", "b.jsonl", "a.jsonl", "--json", cwd=tmp_path)
+    assert json.loads(again.stdout)["conversations"] == 2
+
+
+def test_sft_data_is_shown_token_by_token(tmp_path: Path) -> None:
+    (tmp_path / "a.jsonl").write_text(json.dumps(CHAT) + "\n")
+    write_family(tmp_path / "model", "smollm2")
+    lines = trainer("data", "sft", "a.jsonl", "--model", "model", cwd=tmp_path).stdout.splitlines()
+    loss = [line for line in lines[2:-1] if line.split()[3] == "1"]
+    assert "".join(ast.literal_eval(line.split(maxsplit=4)[4]) for line in loss) == (
+        "</reason>\n<answer>Yo</answer><|im_end|>"
+    )
+    assert "--index" in refused_after_output("data", "sft", "a.jsonl", "--model", "model", "--index", "1", cwd=tmp_path)
+
+
+def test_sft_data_without_any_use_is_one_line(tmp_path: Path) -> None:
+    (tmp_path / "a.jsonl").write_text("{}\n")
+    assert "no known layout" in refused("data", "sft", "a.jsonl", cwd=tmp_path)
+
+
+def test_what_resume_may_accept_is_named(tmp_path: Path) -> None:
+    assert "data, recipe or packages" in refused("resume", "run", "--accept", "all", cwd=tmp_path)

@@ -125,8 +125,6 @@ class Policy:
             use_liger_kernels(model, device)
         policy = cls(model.to(device), autocast=autocast, source=folder, lora=lora)
         if gradient_checkpointing:
-            if lora is not None:
-                model.enable_input_require_grads()
             model.gradient_checkpointing_enable({"use_reentrant": False})
             model.train()  # transformers checkpoints in training mode only
         return policy

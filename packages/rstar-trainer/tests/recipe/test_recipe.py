@@ -96,3 +96,20 @@ def test_integer_answers_are_asked_for_by_the_data_or_by_a_stage() -> None:
     assert load_recipe("quickstart", ["data.train.answers=any"]).integer_answers_only
     assert load_recipe("quickstart", every).integer_answers_only
     assert not load_recipe("quickstart", ["data.train.answers=any", *every]).integer_answers_only
+
+
+def test_adapters_are_for_one_process() -> None:
+    assert "learner.backend" in refused("learner.backend=deepspeed", "model.lora.rank=8")
+
+
+def test_dr_grpo_and_its_divisor_come_together() -> None:
+    assert "constant_tokens" in refused("stages.rl-1.loss.aggregation=dr_grpo")
+    assert "constant_tokens" in refused("stages.rl-1.loss.constant_tokens=100")
+    settings = ["stages.rl-1.loss.aggregation=dr_grpo", "stages.rl-1.loss.constant_tokens=192"]
+    assert load_recipe("quickstart", settings).stages[0].loss.constant_tokens == 192
+
+
+def test_the_paper_s_objective_is_the_default() -> None:
+    loss = load_recipe().stages[0].loss
+    assert (loss.aggregation, loss.advantage, loss.clip_low, loss.clip_high) == ("group_token_mean", "std", 0.2, 0.28)
+    assert (loss.updates_per_step, loss.engine_ratio_cap) == (1, None)

@@ -81,6 +81,12 @@ class Recipe(Section):
         return self
 
     @model_validator(mode="after")
+    def _adapters_in_one_process(self) -> Self:
+        if self.learner.backend == "deepspeed" and (self.model.lora is not None or self.model.liger):
+            raise ValueError('learner.backend: should be "torch" with model.lora or model.liger, not "deepspeed"')
+        return self
+
+    @model_validator(mode="after")
     def _full_entries_exist(self) -> Self:
         for entry in self.evaluation.full:
             # "sft" may stay listed when SFT is switched off.

@@ -34,6 +34,8 @@ Register = Callable[[grpc.aio.Server], "Awaitable[None] | None"]
 OnStop = Callable[[], "Awaitable[None] | None"]
 
 _FORCED_EXIT_SECONDS = 5.0
+_MAX_PENDING_CALLS = 1_000_000
+_MAX_PENDING_SECONDS = 3600
 
 
 class RunningServer:
@@ -77,6 +79,11 @@ async def start_server(
             ("grpc.max_send_message_length", settings.max_message_bytes),
             # Otherwise two servers share one port without a word.
             ("grpc.so_reuseport", 0),
+            # A flood of calls is for the service to refuse, with a hint when to come back. Left alone, gRPC drops
+            # what has not been taken yet, beyond a thousand calls or after half a minute, as CANCELLED.
+            ("grpc.server.max_pending_requests", _MAX_PENDING_CALLS),
+            ("grpc.server.max_pending_requests_hard_limit", _MAX_PENDING_CALLS),
+            ("grpc.server_max_unrequested_time_in_server", _MAX_PENDING_SECONDS),
         ),
     )
     registered = register(server)

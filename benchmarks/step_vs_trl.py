@@ -110,8 +110,8 @@ def rstar_side(options: argparse.Namespace) -> dict[str, Any]:
 
         return call
 
-    policy.forward_log_probs = timed(policy.forward_log_probs)  # type: ignore[method-assign]
-    learner._step = timed(learner._step)  # type: ignore[method-assign]
+    policy.forward_log_probs = timed(policy.forward_log_probs)
+    learner._step = timed(learner._step)
     learner._pass._backward = timed(learner._pass._backward)
     seconds, parts, metrics = [], [], None
     for _ in range(options.repeats + 1):
@@ -153,7 +153,7 @@ def trl_side(options: argparse.Namespace) -> dict[str, Any]:
         def _generate_and_score_completions(self, inputs: Any) -> dict[str, Any]:
             return _padded(given, int(self.processing_class.pad_token_id))
 
-    class Clock(transformers.TrainerCallback):  # type: ignore[misc]
+    class Clock(transformers.TrainerCallback):
         def __init__(self) -> None:
             self.seconds: list[float] = []
             self.start = 0.0

@@ -1,4 +1,4 @@
-"""The command `rstar-sandbox`: serve, exec, batch, doctor."""
+"""The command `rstar-sandbox`: serve, exec, batch, bench, doctor."""
 
 from __future__ import annotations
 
@@ -198,6 +198,47 @@ def batch(
     counts = run_batch(requests, results, endpoint, slots or None, _security(token_file))
     summary = ", ".join(f"{count} {status}" for status, count in sorted(counts.items()))
     print(f"{len(requests)} programs: {summary or 'none'} -> {results}")
+
+
+@app.command()
+def bench(
+    what: Annotated[
+        Literal["rates", "overload", "deaths"],
+        typer.Argument(help="rates and CPU; ten times too many calls; processes killed in the middle of work."),
+    ] = "rates",
+    endpoint: Endpoint = "embedded",
+    token_file: TokenFile = None,
+    concurrency: Annotated[list[int] | None, typer.Option(help="Calls at once; repeat.  [default: 1, 8, 64]")] = None,
+    tier: Annotated[list[str] | None, typer.Option(help="standard or full; repeat.  [default: both]")] = None,
+    rounds: Annotated[int, typer.Option(help="Rounds of each target.")] = 5,
+    seconds: Annotated[float | None, typer.Option(help="rates: of a round (3); overload: of it all (30).")] = None,
+    calls: Annotated[int, typer.Option(help="deaths: calls to make.")] = 20_000,
+    against: Annotated[
+        list[str] | None, typer.Option(help="rates: code-judge=URL or sandbox-fusion=URL to measure as well; repeat.")
+    ] = None,
+    against_token_file: Annotated[Path | None, typer.Option(help="File with the bearer token of these.")] = None,
+    json_file: Annotated[Path | None, typer.Option("--json", help="Also write the report to this file.")] = None,
+) -> None:
+    """Measure the service: rates beside other ways to run programs, overload, or deaths in the middle of work."""
+    from rstar_protos.service import read_token
+    from rstar_sandbox.bench import command
+
+    if what == "rates":
+        plan = command.Plan(
+            concurrencies=tuple(concurrency or (1, 8, 64)),
+            tiers=tuple(tier or ("standard", "full")),
+            rounds=rounds,
+            seconds=3.0 if seconds is None else seconds,
+        ).checked()
+        token = read_token(against_token_file, "--against-token-file")
+        others = [command.parse_other(text, token) for text in against or ()]
+        passed = command.rates(plan, endpoint, _security(token_file), others, json_file)
+    elif what == "overload":
+        passed = command.overload(30.0 if seconds is None else seconds, json_file)
+    else:
+        passed = command.deaths(calls, json_file)
+    if not passed:
+        raise typer.Exit(1)
 
 
 @app.command()

@@ -152,7 +152,7 @@ async def _serve_front(
     metrics.watch_dispatcher(front.dispatcher)
     async with contextlib.AsyncExitStack() as stack:
         if http is not None:
-            from rstar_sandbox.http.server import http_server
+            from rstar_sandbox.web.server import http_server
 
             await stack.enter_async_context(http_server(front, http.listen, serving.security))
         try:

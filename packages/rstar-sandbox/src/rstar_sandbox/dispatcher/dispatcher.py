@@ -31,9 +31,12 @@ class DispatchSettings:
     """How programs wait and how their nodes are watched."""
 
     queue_limit: int | None = None
-    """Programs that may wait; None: `queue_per_slot` for each slot attached. More are refused with a retry hint."""
-    queue_per_slot: int = 128
-    """At a few milliseconds a program, this many are worked off in about a second, on any number of cores."""
+    """Programs that may wait; more are refused with a retry hint. None: as many as are worked off in
+    `queue_seconds`, within `queue_per_slot`."""
+    queue_seconds: float = 1.0
+    """A queue that is worked off so soon is empty again soon after an overload."""
+    queue_per_slot: tuple[int, int] = (16, 128)
+    """The least and the most programs that may wait for each slot, however long programs take."""
     attempts: int = 5
     """Nodes that may die under one program before it is answered as unavailable."""
     patience_seconds: float = 120.0
@@ -62,11 +65,14 @@ class Dispatcher:
         self.nodes_lost = 0
         self.refused = 0
         """Programs refused, or dropped from the queue for a client with less in it."""
-        self._queue: FairQueue[_Waiter] = FairQueue(self.settings.queue_limit or 0)
+        self._queue: FairQueue[_Waiter] = FairQueue(0)
         self._seats: dict[Node, _Seat] = {}
         self._ready: collections.deque[_Seat] = collections.deque()
         """Seats with credits, each once; those that lost theirs meanwhile are passed over."""
-        self._mean_seconds = 0.1
+        self._most_slots = 0
+        """While nodes come back, what waits for them may stay."""
+        self._mean_seconds = 0.01
+        """Of a program on its node, the last few dozen weighing most."""
         self._giving_up: asyncio.TimerHandle | None = None
         self._closed = False
 
@@ -99,15 +105,20 @@ class Dispatcher:
 
     @property
     def queue_limit(self) -> int:
-        """Programs that may wait."""
-        return self._queue.limit
+        """Programs that may wait now."""
+        if self.settings.queue_limit is not None:
+            return self.settings.queue_limit
+        slots = max(1, self._most_slots)
+        least, most = self.settings.queue_per_slot
+        worked_off = self.settings.queue_seconds * slots / max(self._mean_seconds, 1e-6)
+        return int(min(max(worked_off, least * slots), most * slots))
 
     # Nodes
 
     def attach(self, node: Node) -> None:
         """Takes a node in; it gets nothing before it gives credits."""
         self._seats[node] = _Seat(node)
-        self._fit_queue()
+        self._most_slots = max(self._most_slots, self.slots)
         if self._giving_up is not None:
             self._giving_up.cancel()
             self._giving_up = None
@@ -119,7 +130,6 @@ class Dispatcher:
             return
         seat.credits = 0
         self.nodes_lost += lost
-        self._fit_queue()
         if not self._seats and len(self._queue):
             self._wait_for_a_node()
 
@@ -206,6 +216,7 @@ class Dispatcher:
         if self._closed:
             raise NodeLostError("the service ends")
         waiter: _Waiter = asyncio.get_running_loop().create_future()
+        self._queue.limit = self.queue_limit
         entry, dropped = self._queue.put(client, waiter, bounded=bounded, first=first)
         if entry is None:
             self.refused += 1
@@ -234,10 +245,6 @@ class Dispatcher:
         """About when the queue will have moved on by a good part, seconds."""
         rate = max(1, self.slots) / max(self._mean_seconds, 0.001)
         return min(10.0, max(0.05, len(self._queue) / 4 / rate))
-
-    def _fit_queue(self) -> None:
-        limit = self.settings.queue_limit
-        self._queue.limit = max(1, self.slots) * self.settings.queue_per_slot if limit is None else limit
 
     def _wait_for_a_node(self) -> None:
         loop = asyncio.get_running_loop()

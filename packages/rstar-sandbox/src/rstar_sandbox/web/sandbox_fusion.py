@@ -13,9 +13,9 @@ from typing import Any
 from rstar_protos.errors import UserInputError
 from rstar_protos.sandbox.v1 import sandbox_pb2
 from rstar_sandbox.client import execute_request
-from rstar_sandbox.http.fields import STATUSES, field, text_or_none
 from rstar_sandbox.limits import MIB, Limits
 from rstar_sandbox.status import Status
+from rstar_sandbox.web.fields import STATUSES, field, text_or_none
 
 __all__ = ["request_from_body", "response_body", "sandbox_error", "stderr_of"]
 

@@ -13,9 +13,9 @@ from typing import Any
 from rstar_protos.errors import UserInputError
 from rstar_protos.sandbox.v1 import sandbox_pb2
 from rstar_sandbox.client import execute_request
-from rstar_sandbox.http.fields import STATUSES, field, text_or_none
-from rstar_sandbox.http.sandbox_fusion import stderr_of
 from rstar_sandbox.status import Status
+from rstar_sandbox.web.fields import STATUSES, field, text_or_none
+from rstar_sandbox.web.sandbox_fusion import stderr_of
 
 __all__ = ["Submission", "batch_from_body", "without_output"]
 

@@ -15,9 +15,9 @@ from rstar_protos.errors import UserInputError
 from rstar_protos.sandbox.v1 import sandbox_pb2
 from rstar_protos.service import ListenAddress, ServerSecurity
 from rstar_sandbox.front import Front
-from rstar_sandbox.http import code_judge, sandbox_fusion
-from rstar_sandbox.http.code_judge import Submission
 from rstar_sandbox.refusals import REFUSALS, Refusal
+from rstar_sandbox.web import code_judge, sandbox_fusion
+from rstar_sandbox.web.code_judge import Submission
 
 __all__ = ["http_server"]
 

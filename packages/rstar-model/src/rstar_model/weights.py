@@ -28,6 +28,8 @@ __all__ = [
     "Canary",
     "WeightManifest",
     "combined_checksum",
+    "manifest_from_json",
+    "manifest_to_json",
     "model_tensors",
     "parameter_checksums",
     "read_manifest",
@@ -178,24 +180,20 @@ def read_manifest(folder: str | Path) -> WeightManifest:
         UserInputError: there is none, or it is damaged.
     """
     path = Path(folder) / MANIFEST_NAME
-    accepted = "a folder written by write_weights"
     try:
-        record = json.loads(path.read_text(encoding="utf-8"))
-        return WeightManifest(
-            int(record["version"]),
-            str(record["checksum"]),
-            Path(folder),
-            str(record["dtype"]),
-            dict(record["parameters"]),
-            dict(record.get("digests", {})),
-            _read_canary(record.get("canary")),
-        )
-    except (OSError, ValueError, KeyError, TypeError) as error:
-        raise UserInputError("weights folder", f"{folder}: {error}", accepted) from error
+        return manifest_from_json(json.loads(path.read_text(encoding="utf-8")), Path(folder))
+    except (OSError, ValueError) as error:
+        raise UserInputError("weights folder", f"{folder}: {error}", "a folder written by write_weights") from error
 
 
 def write_manifest(folder: Path, manifest: WeightManifest) -> None:
     """Write the manifest into the folder of the weights."""
+    text = json.dumps(manifest_to_json(manifest), indent=1)
+    (folder / MANIFEST_NAME).write_text(text, encoding="utf-8")
+
+
+def manifest_to_json(manifest: WeightManifest) -> dict[str, Any]:
+    """Everything but the folder, as JSON has it."""
     record: dict[str, Any] = {
         "version": manifest.version,
         "checksum": manifest.checksum,
@@ -209,7 +207,27 @@ def write_manifest(folder: Path, manifest: WeightManifest) -> None:
             "token_ids": list(manifest.canary.token_ids),
             "log_probs": list(manifest.canary.log_probs),
         }
-    (folder / MANIFEST_NAME).write_text(json.dumps(record, indent=1), encoding="utf-8")
+    return record
+
+
+def manifest_from_json(record: Any, folder: Path) -> WeightManifest:
+    """What ``manifest_to_json`` gave, for weights in a folder.
+
+    Raises:
+        ValueError: it is damaged.
+    """
+    try:
+        return WeightManifest(
+            int(record["version"]),
+            str(record["checksum"]),
+            folder,
+            str(record["dtype"]),
+            dict(record["parameters"]),
+            dict(record.get("digests", {})),
+            _read_canary(record.get("canary")),
+        )
+    except (KeyError, TypeError, AttributeError) as error:
+        raise ValueError(f"not a weight manifest: {error!r}") from error
 
 
 def _read_canary(record: Any) -> Canary | None:

@@ -16,7 +16,7 @@ from rstar_rollout.engines.base import WeightUpdateError
 from rstar_rollout.engines.packed_linear import pack_linears, repack
 from rstar_rollout.engines.pool_attention import ATTENTION_NAME
 
-__all__ = ["LoadedModel", "folder_checksum", "folder_version", "load_model", "take_weights"]
+__all__ = ["LoadedModel", "folder_checksum", "folder_tensors", "folder_version", "load_model", "take_weights"]
 
 
 @dataclass(frozen=True)
@@ -59,10 +59,10 @@ def folder_version(folder: Path) -> int:
 
 def folder_checksum(folder: Path) -> str:
     """`state_checksum` of the folder's tensors as stored."""
-    return state_checksum(_read_tensors(folder))
+    return state_checksum(folder_tensors(folder))
 
 
-def _read_tensors(folder: Path) -> dict[str, torch.Tensor]:
+def folder_tensors(folder: Path) -> dict[str, torch.Tensor]:
     """All tensors of the folder's safetensors files, as stored."""
     tensors: dict[str, torch.Tensor] = {}
     for path in sorted(folder.glob("*.safetensors")):
@@ -79,7 +79,7 @@ def take_weights(model: torch.nn.Module, folder: Path, checksum: str) -> None:
     Raises:
         WeightUpdateError: other bytes than the sender had, or tensors that do not fit the model.
     """
-    tensors = _read_tensors(folder)
+    tensors = folder_tensors(folder)
     found = state_checksum(tensors)
     if found != checksum:
         raise WeightUpdateError(f"checksum of {folder} is {found}, the sender's is {checksum}")

@@ -165,6 +165,8 @@ def _start_ray(settings: LearnerSettings) -> None:
     Raises:
         LearnerLostError: it did not start.
     """
+    # Ray's workers step back behind everything else on the machine, and a step waits for the slowest of its ranks.
+    os.environ.setdefault("RAY_worker_niceness", "0")
     for attempt in range(_RAY_STARTS):
         try:
             ray.init(

@@ -1,0 +1,84 @@
+"""Weights by files through vLLM's weight-transfer API, for machines where its own backends have no GPU to work with.
+
+Registered with vLLM under `FOLDER_BACKEND`: an update is one Hugging Face folder that all workers can read. Its files
+are mapped, not read, and handed to the model one tensor at a time, so that a worker needs memory for one layer.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import safe_open
+from vllm.distributed.weight_transfer import WeightTransferEngineFactory
+from vllm.distributed.weight_transfer.base import (
+    WeightTransferEngine,
+    WeightTransferInitInfo,
+    WeightTransferUpdateInfo,
+)
+from vllm.model_executor.model_loader.reload import finalize_layerwise_reload, initialize_layerwise_reload
+
+from rstar_rollout.engines.vllm_weights import FOLDER_BACKEND
+
+__all__ = ["FolderTransferEngine", "register_folder_backend"]
+
+
+@dataclass
+class FolderInitInfo(WeightTransferInitInfo):
+    """Nothing has to be set up."""
+
+
+@dataclass
+class FolderUpdateInfo(WeightTransferUpdateInfo):
+    """``path`` of the folder with safetensors files."""
+
+    path: str
+
+
+class FolderTransferEngine(WeightTransferEngine[FolderInitInfo, FolderUpdateInfo]):
+    """The receiving side, in each worker."""
+
+    init_info_cls = FolderInitInfo
+    update_info_cls = FolderUpdateInfo
+
+    def init_transfer_engine(self, init_info: FolderInitInfo) -> None:
+        """Nothing to do."""
+
+    def start_weight_update(self) -> None:
+        """Make vLLM expect weights in checkpoint format, layer by layer."""
+        initialize_layerwise_reload(self.model)
+
+    def receive_weights(self, update_info: FolderUpdateInfo) -> None:
+        """Load the folder.
+
+        Raises:
+            FileNotFoundError: it holds no safetensors files.
+        """
+        self.model.load_weights(_tensors(Path(update_info.path)))
+
+    def finish_weight_update(self) -> None:
+        """Let vLLM finish the layers."""
+        finalize_layerwise_reload(self.model, self.model_config)
+
+    def shutdown(self) -> None:
+        """Nothing is held."""
+
+
+def register_folder_backend() -> None:
+    """Makes the backend known to vLLM in this process; once is enough, more does no harm."""
+    if FOLDER_BACKEND not in WeightTransferEngineFactory._registry:
+        engine: Any = FolderTransferEngine
+        WeightTransferEngineFactory.register_engine(FOLDER_BACKEND, engine)
+
+
+def _tensors(folder: Path) -> Iterator[tuple[str, torch.Tensor]]:
+    paths = sorted(folder.glob("*.safetensors"))
+    if not paths:
+        raise FileNotFoundError(f"no safetensors files in {folder}")
+    for path in paths:
+        with safe_open(path, framework="pt") as file:
+            for name in file.keys():  # noqa: SIM118 - not a mapping
+                yield name, file.get_tensor(name)

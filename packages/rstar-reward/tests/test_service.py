@@ -1,10 +1,13 @@
 from __future__ import annotations
 
+import asyncio
 import json
 import os
 import signal
+import socket
 import subprocess
 import sys
+import urllib.request
 from collections.abc import Callable
 from pathlib import Path
 
@@ -96,8 +99,18 @@ async def test_a_refused_request_does_not_take_its_stream_along(endpoint: str) -
 class Serving:
     """A service started by hand, to be killed."""
 
-    def __init__(self, path: Path) -> None:
-        command = [sys.executable, "-m", "rstar_reward", "serve", "--listen", f"unix:{path}", "--workers", "2"]
+    def __init__(self, path: Path, *options: str) -> None:
+        command = [
+            sys.executable,
+            "-m",
+            "rstar_reward",
+            "serve",
+            "--listen",
+            f"unix:{path}",
+            "--workers",
+            "2",
+            *options,
+        ]
         self.process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
         assert self.process.stdout is not None
         self.endpoint = json.loads(self.process.stdout.readline())["listening"]
@@ -152,3 +165,35 @@ def test_the_front_never_imports_sympy(tmp_path: Path) -> None:
         "assert not {'sympy', 'mpmath', 'math_verify', 'torch'} & set(sys.modules)"
     )
     assert subprocess.run([sys.executable, "-c", program], check=False).returncode == 0
+
+
+def page_lines(address: str) -> list[str]:
+    with urllib.request.urlopen(address) as page:
+        return page.read().decode().splitlines()
+
+
+async def test_verdicts_are_counted_by_status(tmp_path: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    serving = Serving(tmp_path / "s", "--metrics-port", str(port))
+    async with RewardClient(serving.endpoint) as client:
+        for response in ("\\boxed{4}", "\\boxed{5}", "\\boxed{5}", "no", "\\boxed{9^{9^{9^{9}}}}"):
+            await client.score("4", response)
+        await client.score("", "\\boxed{4}")
+    lines = await asyncio.to_thread(page_lines, f"http://127.0.0.1:{port}/metrics")
+    counted = {line.rpartition(" ")[0]: float(line.rpartition(" ")[2]) for line in lines if "verdicts_total{" in line}
+    expected = {"correct": 1, "wrong": 2, "no_answer": 1, "too_complex": 1, "bad_gold": 1}
+    name = 'rstar_reward_verdicts_total{{status="{}",verifier="math"}}'
+    assert {status: counted.get(name.format(status)) for status in expected} == expected
+    assert "rstar_reward_workers 2.0" in lines
+    serving.process.terminate()
+    assert serving.process.wait(60) == 0
+
+
+async def test_the_service_judges_other_kinds_of_answers(endpoint: str) -> None:
+    call = '<tool_call>{"name": "f", "arguments": {"x": 1}}</tool_call>'
+    async with RewardClient(endpoint) as client:
+        assert (await client.score("B", "<answer>(B)</answer>", verifier="choice")).reward == 1
+        assert (await client.score("new york", "<answer>New York</answer>", verifier="exact")).reward == 1
+        assert (await client.score('[{"f": {"x": [1, 2]}}]', call, verifier="function_call")).reward == 1
+        assert set(await client.check_golds(["A", "42"], "choice")) == {1}

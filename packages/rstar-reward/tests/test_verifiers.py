@@ -7,7 +7,7 @@ from rstar_reward import verifier_names
 from rstar_reward.verifiers import Verifier, load_verifier
 
 
-@pytest.mark.parametrize("name", ["math", "exact", ""])
+@pytest.mark.parametrize("name", ["math", "exact", "choice", "function_call", ""])
 def test_built_in_verifiers(name: str) -> None:
     assert isinstance(load_verifier(name), Verifier)
 

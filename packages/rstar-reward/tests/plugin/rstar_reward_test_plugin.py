@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import signal
+import socket
+import subprocess
 import time
 from pathlib import Path
 
@@ -14,7 +16,8 @@ from rstar_reward.verifiers import Judgement
 
 
 class Misbehaving:
-    """Answers are commands: loop, hang, wait SECONDS, memory, abort, killed, killed-once PATH, recurse, raise, pid."""
+    """Answers are commands: loop, hang, wait SECONDS, memory, abort, killed, killed-once PATH, recurse, raise, pid,
+    write PATH, spawn PATH, connect PORT."""
 
     def extract(self, transcript: Transcript) -> Declared:
         return extract_answer(transcript)
@@ -40,6 +43,12 @@ class Misbehaving:
         if command == "killed-once" and Path(argument).stat().st_mtime != 1:
             os.utime(argument, (1, 1))  # a worker may not create files
             os.kill(os.getpid(), signal.SIGKILL)
+        if command == "write":
+            Path(argument).write_text("x")
+        if command == "spawn":
+            subprocess.run(["touch", argument], check=True)
+        if command == "connect":
+            socket.create_connection(("127.0.0.1", int(argument)), timeout=1)
         if command == "recurse":
             return self.judge(gold, candidate)
         if command == "raise":

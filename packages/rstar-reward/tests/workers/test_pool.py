@@ -3,6 +3,7 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
+import socket
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -11,7 +12,7 @@ import pytest
 
 from rstar_reward.judge import Judge
 from rstar_reward.verdict import Verdict, VerdictStatus
-from rstar_reward.workers import ReplyKind, WorkerPool
+from rstar_reward.workers import Reply, ReplyKind, WorkerPool
 
 Eventually = Callable[[Callable[[], bool]], bool]
 
@@ -80,6 +81,43 @@ async def test_a_worker_lost_once_is_retried(pool: WorkerPool, tmp_path: Path) -
 async def test_a_worker_lost_twice_is_no_reward(pool: WorkerPool) -> None:
     verdict = await judged(pool, "killed")
     assert (verdict.status, verdict.reward) == (VerdictStatus.UNSCORABLE, None)
+
+
+@pytest.mark.parametrize("command", ["write", "spawn"])
+async def test_a_worker_can_have_no_effect_on_files(pool: WorkerPool, command: str, tmp_path: Path) -> None:
+    reply = await pool.run(job(f"{command} {tmp_path / 'made'}"))
+    assert reply.kind is ReplyKind.ERROR
+    assert "PermissionError" in reply.body["reason"]
+    assert not os.listdir(tmp_path)
+
+
+async def test_a_worker_can_connect_to_nothing(pool: WorkerPool) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+        reply = await pool.run(job(f"connect {listening.getsockname()[1]}"))
+    assert "PermissionError" in reply.body["reason"]
+
+
+async def test_a_reference_is_checked_once(pool: WorkerPool) -> None:
+    judge = Judge(pool)
+    await judge.judge("g", r"\boxed{pid}", verifier="misbehaving")
+    replies = []
+    run = pool.run
+
+    async def recorded(job: dict[str, object], patience: float = 1.0) -> Reply:
+        replies.append(job["check_gold"])
+        return await run(job, patience)
+
+    pool.run = recorded  # type: ignore[method-assign]
+    await judge.judge("g", r"\boxed{other}", verifier="misbehaving")
+    assert await judge.check_gold("g", "misbehaving") is None
+    assert replies == [False]
+
+
+async def test_a_reference_that_was_refused_is_not_compared(pool: WorkerPool) -> None:
+    judge = Judge(pool)
+    assert await judge.check_gold("loop", "misbehaving") is not None
+    verdict = await judge.judge("loop", r"\boxed{pid}", verifier="misbehaving")
+    assert (verdict.status, verdict.reward) == (VerdictStatus.BAD_GOLD, None)
 
 
 async def test_neighbours_of_a_killed_worker_go_on(pool: WorkerPool) -> None:

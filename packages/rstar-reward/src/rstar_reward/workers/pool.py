@@ -57,7 +57,7 @@ class ReplyKind(Enum):
     DONE = "done"
     TIMEOUT = "timeout"
     STARVED = "starved"
-    """The time ran out, but the machine gave the worker less than half of it."""
+    """The time ran out, but the machine gave the worker less than a quarter of it."""
     MEMORY = "memory"
     """The worker ran into its memory limit."""
     RECURSION = "recursion"
@@ -82,6 +82,7 @@ class Reply:
 
 _FAULTS = frozenset({signal.SIGSEGV, signal.SIGABRT, signal.SIGBUS, signal.SIGFPE, signal.SIGILL, signal.SIGXCPU})
 _EXIT_REPORT_SECONDS = 0.5
+_FAIR_SHARE = 0.25
 
 
 class _Worker:
@@ -115,8 +116,8 @@ class _Progress:
 
 
 def _timed_out(cpu_seconds: float, deadline: float) -> ReplyKind:
-    """Blames the job only for time that it was given."""
-    return ReplyKind.TIMEOUT if cpu_seconds >= deadline / 2 else ReplyKind.STARVED
+    """Blames the job only for time that it was given: a comparison that ends at all ends in a fraction of this."""
+    return ReplyKind.TIMEOUT if cpu_seconds >= deadline * _FAIR_SHARE else ReplyKind.STARVED
 
 
 def _cpu_seconds(pid: int) -> float:

@@ -139,7 +139,7 @@ class EntryRunner:
             self.context.progress.step(values)
             if self.state.step == settings.steps:
                 # RL starts with fresh moments: those of another objective would steer its first steps.
-                learner.reset_optimizer()
+                await self.thread.compute(learner.reset_optimizer)
             clock()
             await self._after_step(settings.steps, settings.checkpoint_every_steps)
 
@@ -148,7 +148,7 @@ class EntryRunner:
         if self.state.step == stage.steps:
             return
         if stage.reset_optimizer and self.state.step == 0:
-            self.thread.learner.reset_optimizer()
+            await self.thread.compute(self.thread.learner.reset_optimizer)
             self.context.event(f"{stage.name}: optimizer state reset")
         pool, problems = "all", self.context.problems
         if stage.data == "hard":

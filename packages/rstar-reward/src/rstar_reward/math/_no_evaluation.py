@@ -38,5 +38,6 @@ def forbid_evaluation() -> None:
     """Takes evaluation of text out of SymPy in this process, for good."""
     sympy_parser.parse_expr = _refused
     sympy_parser.eval_expr = _refused
-    latex2sympy2.convert_number = number
+    # Texts that are nothing but a number come here, European decimals among them: 0,125.
+    latex2sympy2.convert_number = lambda text: number(text.replace(",", ".") if text.startswith("0,") else text)
     latex2sympy2._Latex2Sympy.parse_number = lambda self, text: number(text)

@@ -43,7 +43,7 @@ class PoolSettings:
     """After this it is killed: a long call into C does not let it give up."""
     busy_patience: float = 10.0
     """Where the machine gave a worker too little CPU, a second attempt gets this many times the wall-clock time."""
-    memory_bytes: int = 1200 * 1024 * 1024
+    memory_bytes: int = 1_200_000_000
     """Address space of one worker."""
     start_seconds: float = 150.0
     """How long a zygote may take to import its libraries."""

@@ -167,6 +167,9 @@ def _start_ray(settings: LearnerSettings) -> None:
     """
     # Ray's workers step back behind everything else on the machine, and a step waits for the slowest of its ranks.
     os.environ.setdefault("RAY_worker_niceness", "0")
+    # It ends workers when the machine's memory is nearly full, whoever uses it.
+    os.environ.setdefault("RAY_memory_monitor_refresh_ms", "0")
+    os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
     for attempt in range(_RAY_STARTS):
         try:
             ray.init(

@@ -23,7 +23,8 @@ class LearnerSettings(Section):
     )
     dtype: Literal["float32", "bfloat16"] = Field(
         default="float32",
-        description="dtype parameters are held in, under DeepSpeed; master weights are float32 either way",
+        description="dtype parameters are held in, under DeepSpeed; initial weights are rounded to it, master weights "
+        "are float32 either way",
     )
     cpu_offload: bool = Field(default=False, description="keep the optimizer's state in the memory of the host")
     cpus_per_rank: int = Field(default=1, ge=1, description="CPUs that Ray reserves for a rank")

@@ -1,7 +1,9 @@
 """One rank that makes the same updates with every ZeRO stage, and, as rank 0, with the learner of a single process.
 
-Arguments: model folder, folder for results, ZeRO stages ("0,1,2,3"), tokens a micro-batch. Prints nothing; rank 0
-writes `results.json`: by stage, how far gradients, losses, norms and weights are from the single process.
+Arguments: model folder, folder for results, variants of the learner ("0,1,2,3" are ZeRO stages, "2offload" keeps the
+optimizer on the host, "3bfloat16" holds parameters in bfloat16), tokens a micro-batch, and "resume" to go on from saved
+shards as well. Rank 0 writes `results.json`: by variant, how far gradients, losses, norms and weights are from the
+single process.
 """
 
 from __future__ import annotations
@@ -29,10 +31,10 @@ OPTIMIZER = OptimizerSettings(max_grad_norm=0.5)
 
 
 def sequences(vocabulary: int) -> list[WeightedSequence]:
-    """Three groups of unequal rollouts with a tool result inside; a group shares its prompt."""
+    """Two groups of unequal rollouts with a tool result inside; a group shares its prompt."""
     rng = random.Random(11)
     found = []
-    for group in range(3):
+    for group in range(2):
         prompt = [rng.randrange(vocabulary) for _ in range(rng.randint(4, 20))]
         for member in range(3):
             parts = [
@@ -90,7 +92,7 @@ def updates(learner: Any, batch: list[WeightedSequence], micro_batch_tokens: int
 def main() -> None:
     """Entry point."""
     model_dir, out = Path(sys.argv[1]), Path(sys.argv[2])
-    stages, tokens = [int(stage) for stage in sys.argv[3].split(",")], int(sys.argv[4])
+    variants, tokens, resume = sys.argv[3].split(","), int(sys.argv[4]), sys.argv[5:] == ["resume"]
     rank, ranks = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
     vocabulary = json.loads((model_dir / "config.json").read_text())["vocab_size"]
     batch = sequences(vocabulary)
@@ -100,32 +102,41 @@ def main() -> None:
         expected = updates(reference, batch, tokens)
         manifest = write_weights(reference.policy, out / "reference", 3)
     results = {}
-    for stage in stages:
+    for variant in variants:
         settings = RankSettings(
             model_dir,
             ModelSettings(autocast=None, threads=1),
             OPTIMIZER,
-            LearnerSettings(backend="deepspeed", ranks=ranks, zero_stage=stage),
+            LearnerSettings(
+                backend="deepspeed",
+                ranks=ranks,
+                zero_stage=int(variant[0]),
+                cpu_offload=variant.endswith("offload"),
+                dtype="bfloat16" if variant.endswith("bfloat16") else "float32",
+            ),
             "float32",
             1,
         )
         learner = ProbedRank(settings)
         made = updates(learner, batch, tokens)
         gradients = learner.gradients
-        sent = learner.write_weights(out / f"zero-{stage}", 3)
-        again, resumed = _resumed(learner, settings, batch, tokens, out / f"shards-{stage}")
+        sent = learner.write_weights(out / f"zero-{variant}", 3)
+        learner.save_pretrained(out / f"export-{variant}")
+        ends = _resumed(learner, settings, batch, tokens, out / f"shards-{variant}") if resume else ("", "")
         if rank == 0:
-            weights = _weights(out / f"zero-{stage}"), _weights(out / "reference")
-            results[stage] = {
+            weights = _weights(out / f"zero-{variant}"), _weights(out / "reference")
+            results[variant] = {
                 "gradients": [distance(a, b) for a, b in zip(gradients, reference.gradients, strict=True)],
                 "losses": [[a.loss, b.loss] for a, b in zip(made, expected, strict=True)],
                 "norms": [[a.grad_norm, b.grad_norm] for a, b in zip(made, expected, strict=True)],
                 "tokens": [[a.policy_tokens, b.policy_tokens] for a, b in zip(made, expected, strict=True)],
                 "mismatch": [[a.mismatch, b.mismatch] for a, b in zip(made[1:], expected[1:], strict=True)],
                 "weights": distance(*weights),
+                "exported": distance(_weights(out / f"export-{variant}"), weights[1]),
                 "moved": distance(weights[0], _weights(model_dir)),
+                "exported_moved": distance(weights[1], _weights(model_dir)),
                 "names": sorted(sent.parameters) == sorted(manifest.parameters),
-                "resumed": [again, resumed],
+                "resumed": ends,
             }
     if rank == 0:
         (out / "results.json").write_text(json.dumps(results))

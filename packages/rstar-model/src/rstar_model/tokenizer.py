@@ -19,7 +19,7 @@ import tokenizers
 from rstar_model.template import ModelTemplate, load_template
 from rstar_protos.errors import UserInputError
 
-__all__ = ["Piece", "Tokenizer", "load_tokenizer"]
+__all__ = ["Piece", "Tokenizer", "load_tokenizer", "valid_text"]
 
 Piece = tuple[str, bool]
 """A text and whether control-token strings in it stand for control tokens (true only for our template)."""
@@ -78,7 +78,7 @@ class Tokenizer:
 
     def encode(self, text: str) -> list[int]:
         """Ids of our own text: control-token strings become their ids, nothing is added around them."""
-        return list(self._full.encode(_valid_text(text), add_special_tokens=False).ids)
+        return list(self._full.encode(valid_text(text), add_special_tokens=False).ids)
 
     def encode_untrusted(self, text: str) -> list[int]:
         """Ids of anybody's text; none of them is a control token."""
@@ -107,7 +107,7 @@ class Tokenizer:
             run.clear()
 
         for index, (raw, trusted) in enumerate(pieces):
-            text = _valid_text(raw)
+            text = valid_text(raw)
             for part, control in self._split(text) if trusted else [(text, None)]:
                 if control is None:
                     run.append((part, index))
@@ -143,7 +143,7 @@ class Tokenizer:
         """(id, offset of the first character) for each token; none is a control token."""
         if not text:
             return []
-        text = _valid_text(text)
+        text = valid_text(text)
         encoding = self._plain.encode(text, add_special_tokens=False)
         ids: list[int] = encoding.ids
         if self._control_ids.isdisjoint(ids):
@@ -204,7 +204,7 @@ def _read_json(path: Path) -> dict[str, Any]:
     return record if isinstance(record, dict) else {}
 
 
-def _valid_text(text: str) -> str:
+def valid_text(text: str) -> str:
     """The text with unpaired surrogates, which no tokenizer can encode, replaced."""
     try:
         text.encode("utf-8")

@@ -3,19 +3,27 @@
 Two modes. With a deterministic engine all live rollouts go in lockstep: every one generates its turn in one round,
 then all tool calls run at once, then the next round, so each batch depends on ids only. Otherwise each rollout runs
 on its own and never waits for another.
+
+A limit on wall time ends a rollout in the midst of a turn or a call, except that a round of a lockstep is generated
+to its end: when it ends must not depend on the clock.
 """
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import logging
 import uuid
+from collections import Counter
 from collections.abc import AsyncIterator, Sequence
 
 from rstar_model.chat_format import ChatFormat
+from rstar_model.template_check import check_template
 from rstar_model.tokenizer import Tokenizer
 from rstar_model.tools import ToolSpec
 from rstar_model.trajectory import Trajectory
 from rstar_model.types import EndReason, ToolStatus
+from rstar_protos.errors import UserInputError
 from rstar_rollout.engines.base import Engine, EngineError, GenerationRequest
 from rstar_rollout.limits import ProblemRequest, RolloutLimits, SamplingSettings, ToolSettings
 from rstar_rollout.rollout_state import PlannedCall, RolloutJob, RolloutPolicy, RolloutState
@@ -24,6 +32,8 @@ from rstar_rollout.tool_executor import ToolExecutor, ToolInvocation, ToolResult
 __all__ = ["AgentLoop", "RolloutBatch"]
 
 _ATTEMPTS = 2  # a rollout that the infrastructure ended is made once more
+
+_log = logging.getLogger(__name__)
 
 
 class AgentLoop:
@@ -34,8 +44,11 @@ class AgentLoop:
         chat_format: how conversations are written.
         tokenizer: of the engine's model.
         tools: None: no tools are offered, whatever a request says.
-        max_tool_calls: calls in flight at once.
+        max_tool_calls: calls in flight at once; a tool may have a limit of its own.
         max_rollouts: rollouts in flight at once, where the engine is not deterministic.
+
+    Raises:
+        UserInputError: the format does not suit the tokenizer or the model's chat template.
     """
 
     def __init__(
@@ -54,7 +67,15 @@ class AgentLoop:
         self.tokenizer = tokenizer
         self._tools = tools
         self._tool_slots = asyncio.Semaphore(max_tool_calls)
+        self._own_slots = {
+            spec.name: asyncio.Semaphore(spec.limits.max_concurrent)
+            for spec in self.specs
+            if spec.limits.max_concurrent > 0
+        }
         self._max_rollouts = max_rollouts
+        self.template_report = check_template(chat_format, tokenizer)
+        for line in self.template_report.lines():
+            _log.log(logging.WARNING if self.template_report.found else logging.INFO, "%s", line)
 
     def batch(
         self,
@@ -63,7 +84,11 @@ class AgentLoop:
         limits: RolloutLimits,
         tools: ToolSettings,
     ) -> RolloutBatch:
-        """Prepare the rollouts of a request; iterate over the result to run them."""
+        """Prepare the rollouts of a request; iterate over the result to run them.
+
+        Raises:
+            UserInputError: a group of two problems, or a rollout that would be made twice.
+        """
         if self._tools is None and tools.enabled:
             tools = ToolSettings(False, tools.wall_seconds, tools.memory_bytes)
         policy = RolloutPolicy(
@@ -81,6 +106,7 @@ class AgentLoop:
             for problem in problems
             for index in range(problem.samples)
         ]
+        _check_groups(problems, jobs)
         return RolloutBatch(self, jobs, policy, self._max_rollouts)
 
     @property
@@ -100,11 +126,29 @@ class AgentLoop:
         return await self.run_tool(call.invocation)
 
     async def run_tool(self, invocation: ToolInvocation) -> ToolResult:
-        """Run one call when a slot is free."""
+        """Run one call when a slot is free; whatever goes wrong comes back as a status."""
         if self._tools is None:
             return ToolResult(ToolStatus.UNAVAILABLE, "", detail="no tool executor")
-        async with self._tool_slots:
-            return await self._tools.execute(invocation)
+        # The tool's own slot first: a call that waits for a busy tool holds no slot of the others.
+        async with self._own_slots.get(invocation.name) or contextlib.nullcontext(), self._tool_slots:
+            try:
+                return await self._tools.execute(invocation)
+            except Exception as error:  # an executor must not raise; that it does is the infrastructure's fault
+                _log.exception("call %s", invocation.call_id)
+                return ToolResult(ToolStatus.UNAVAILABLE, "", detail=f"{type(error).__name__}: {error}")
+
+
+def _check_groups(problems: Sequence[ProblemRequest], jobs: Sequence[RolloutJob]) -> None:
+    """A group is one problem, and each of its samples is one rollout: advantages are taken over it."""
+    owners: dict[str, str] = {}
+    for problem in problems:
+        group_id = problem.group_id or problem.problem_id
+        if owners.setdefault(group_id, problem.problem_id) != problem.problem_id:
+            found = f"{group_id}: {owners[group_id]} and {problem.problem_id}"
+            raise UserInputError("group_id", found, "a group of its own for each problem")
+    twice = [trajectory_id for trajectory_id, count in Counter(j.trajectory_id for j in jobs).items() if count > 1]
+    if twice:
+        raise UserInputError("problems", twice[0], "each sample of a group once")
 
 
 class RolloutBatch:
@@ -150,16 +194,18 @@ class RolloutBatch:
         return state.next_request()
 
     async def _run_calls(self, state: RolloutState, calls: Sequence[PlannedCall]) -> None:
-        """Run the calls of a turn and hand their results over; `cancel` ends the rollout without waiting for them."""
+        """Run the calls of a turn and hand their results over; `cancel` and the limit on time do not wait for them."""
         calling = asyncio.ensure_future(self._loop.run_calls(calls))
         self._calling.add(calling)
         try:
             # Unlike `await calling`, this tells a call cancelled by `cancel` from our own cancellation.
-            await asyncio.wait({calling})
+            done, _ = await asyncio.wait({calling}, timeout=state.seconds_left)
         finally:
             self._calling.discard(calling)
             calling.cancel()
-        if calling.cancelled():
+        if not done:
+            state.expire()
+        elif calling.cancelled():
             state.cancel()
         else:
             state.accept_tools(calls, calling.result())
@@ -241,6 +287,7 @@ class RolloutBatch:
     async def _conversation(self, state: RolloutState) -> None:
         while (request := self._next_request(state)) is not None:
             self._in_flight.add(request.request_id)
+            timer = self._abort_at_limit(state, request)
             try:
                 result = await self._engine.generate(request)
             except EngineError as error:
@@ -248,6 +295,20 @@ class RolloutBatch:
                 return
             finally:
                 self._in_flight.discard(request.request_id)
+                if timer is not None:
+                    timer.cancel()
             calls = state.accept_turn(result)
             if calls:
                 await self._run_calls(state, calls)
+
+    def _abort_at_limit(self, state: RolloutState, request: GenerationRequest) -> asyncio.TimerHandle | None:
+        """Have the engine stop when the rollout's time is over; what it has generated by then is kept."""
+        seconds = state.seconds_left
+        if seconds is None:
+            return None
+
+        def stop() -> None:
+            state.expire()
+            self._engine.abort([request.request_id])
+
+        return asyncio.get_running_loop().call_later(seconds, stop)

@@ -9,11 +9,12 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import TypeVar
 
 from rstar_model.chat_format import ChatFormat
 from rstar_model.ledger import TokenLedger
-from rstar_model.tokenizer import Tokenizer
-from rstar_model.tool_calls import MalformedCall, ToolCall
+from rstar_model.tokenizer import Tokenizer, valid_text
+from rstar_model.tool_calls import MalformedCall, ParsedTurn, ToolCall
 from rstar_model.tools import ToolSpec
 from rstar_model.trajectory import Segment, ToolCallRecord, Trajectory
 from rstar_model.types import EndReason, SpanKind, ToolStatus
@@ -104,13 +105,19 @@ class RolloutState:
         longest = self._policy.max_model_tokens
         return room if longest is None else min(room, longest - len(self._ledger))
 
+    @property
+    def seconds_left(self) -> float | None:
+        """Wall time that the rollout may still use, None: as much as it likes."""
+        limit = self._policy.limits.max_wall_seconds
+        return max(0.0, self._started + limit - time.monotonic()) if limit > 0 else None
+
     def next_request(self) -> GenerationRequest | None:
         """The next turn to generate; None when the rollout has ended, perhaps just now for lack of room."""
         if self.finished:
             return None
-        limits, sampling = self._policy.limits, self._policy.sampling
-        if 0 < limits.max_wall_seconds <= time.monotonic() - self._started:
-            self.end_reason = EndReason.TRUNCATED
+        sampling = self._policy.sampling
+        if self.seconds_left == 0:
+            self.expire()
             return None
         budget = self._remaining
         if budget < 1:
@@ -140,6 +147,8 @@ class RolloutState:
                 turn=turn,
             )
             self._turns += 1
+        if self.finished:  # its time was over while the engine was at work
+            return []
         if result.finish_reason == "aborted":
             self.end_reason = EndReason.CANCELLED
             return []
@@ -150,15 +159,18 @@ class RolloutState:
         end_of_turn = self._policy.chat_format.end_of_turn_id(self._policy.tokenizer)
         self._turn_closed = bool(result.token_ids) and result.token_ids[-1] == end_of_turn
         parsed = self._parser.parse(self._policy.tokenizer.decode(result.token_ids, keep_special=True))
-        if parsed.unclosed:
-            self.end_reason = EndReason.UNCLOSED_CALL
-        elif not parsed.calls or not self._policy.tools.enabled:
-            self.end_reason = EndReason.ANSWERED
-        elif self._turns >= self._policy.limits.max_turns:
-            self.end_reason = EndReason.TURN_LIMIT
-        if self.finished:
+        self.end_reason = self._end_after(parsed)
+        if self.end_reason is not None:
             return []
         return [self._plan(call, index) for index, call in enumerate(parsed.calls)]
+
+    def _end_after(self, parsed: ParsedTurn) -> EndReason | None:
+        """Why a complete turn is the last one, None if its calls are to be run."""
+        if parsed.unclosed:
+            return EndReason.UNCLOSED_CALL
+        if not parsed.calls or not self._policy.tools.enabled:
+            return EndReason.ANSWERED
+        return EndReason.TURN_LIMIT if self._turns >= self._policy.limits.max_turns else None
 
     def _plan(self, call: ToolCall | MalformedCall, index: int) -> PlannedCall:
         if isinstance(call, MalformedCall):
@@ -177,17 +189,19 @@ class RolloutState:
             call_id=f"{self.sequence_id}/{self._turns - 1}/{index}",
             name=call.name,
             arguments=call.arguments,
-            wall_seconds=self._policy.tools.wall_seconds,
-            memory_bytes=self._policy.tools.memory_bytes,
+            wall_seconds=_stricter(self._policy.tools.wall_seconds, spec.limits.wall_seconds),
+            memory_bytes=_stricter(self._policy.tools.memory_bytes, spec.limits.memory_bytes),
         )
         return PlannedCall(call.name, call.arguments_json, invocation, None)
 
     def accept_tools(self, calls: Sequence[PlannedCall], results: Sequence[ToolResult]) -> None:
         """Take over the results of a turn's calls, in the order of the calls."""
         turn = self._turns - 1
-        limit = self._policy.limits.max_tool_output_tokens
+        own_limits = {spec.name: spec.limits.max_output_tokens for spec in self._policy.specs}
         for call, result in zip(calls, results, strict=True):
-            shown, cut = self._policy.chat_format.truncated(self._policy.tokenizer, result.text, limit)
+            limit = _stricter(self._policy.limits.max_tool_output_tokens, own_limits.get(call.name, 0))
+            text = valid_text(result.text)  # a tool may return anything; records travel as UTF-8
+            shown, cut = self._policy.chat_format.truncated(self._policy.tokenizer, text, limit)
             self._records.append(
                 ToolCallRecord(
                     turn=turn,
@@ -228,6 +242,11 @@ class RolloutState:
         self._repeats = self._repeats + 1 if key == self._last_call else 1
         self._last_call = key
 
+    def expire(self) -> None:
+        """End the rollout because its time is over; what it has is valid for training."""
+        if not self.finished:
+            self.end_reason = EndReason.TRUNCATED
+
     def cancel(self) -> None:
         """End the rollout because its caller wants no more of it."""
         if not self.finished:
@@ -263,3 +282,11 @@ class RolloutState:
             error=self._error,
             engine=self._policy.engine,
         )
+
+
+_Number = TypeVar("_Number", int, float)
+
+
+def _stricter(first: _Number, second: _Number) -> _Number:
+    """The smaller of two limits of which 0 is none."""
+    return min(first, second) if first > 0 and second > 0 else max(first, second)

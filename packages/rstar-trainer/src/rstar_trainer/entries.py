@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -240,17 +241,29 @@ class EntryRunner:
             checkpoint=checkpoint,
             console=self.context.progress.console,
         )
+        if self._recipe.engine.weights_dir is not None:  # memory that would stay taken
+            shutil.rmtree(self._weights_folder, ignore_errors=True)
 
     async def send_weights(self) -> str:
         """Makes the engines use the learner's current policy; returns its version and checksum."""
         version, manifest = self.state.weight_version, self._manifest
         if manifest is None or manifest.version != version:
             self.context.show_phase("weights", 0, 1)
-            folder = self.context.folder.path / "weights"
+            folder = self._weights_folder
             manifest = await self.thread.compute(self.thread.learner.write_weights, folder, version)
             self._manifest = manifest
         await self._rollouts.use_weights(manifest)
         return f"version {version}, sha256 {manifest.checksum[:16]}"
+
+    @property
+    def _weights_folder(self) -> Path:
+        """Each update replaces the one before."""
+        elsewhere, recipe = self._recipe.engine.weights_dir, self._recipe
+        return (
+            elsewhere / f"{recipe.name}-seed{recipe.seed}-weights"
+            if elsewhere
+            else self.context.folder.path / "weights"
+        )
 
     def advance(self, tokens: int, *, updated: bool) -> None:
         """Counts one step; `updated`: it changed the policy."""

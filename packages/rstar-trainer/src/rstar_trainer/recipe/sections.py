@@ -103,6 +103,11 @@ class EngineSettings(Section):
     max_batch: int = Field(default=96, ge=1, description="most sequences generated together")
     kv_cache_gb: float = Field(default=2.0, gt=0, description="memory for the KV cache, GB")
     max_model_len: int = Field(default=1024, ge=16, description="most tokens of prompt and response together")
+    weights_dir: Path | None = Field(
+        default=None,
+        description="folder that weights pass through; one in memory, such as /dev/shm, keeps them off the disk; "
+        "none: the run folder",
+    )
 
 
 class DataSource(Section):

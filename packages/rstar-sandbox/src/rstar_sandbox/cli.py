@@ -71,6 +71,12 @@ def serve(
     ] = None,
     work_dir: Annotated[Path | None, typer.Option(help="Where programs get their working directories.")] = None,
     warm: Annotated[str, typer.Option(help="Modules to import ahead, comma-separated.")] = "numpy,scipy,sympy",
+    isolation: Annotated[
+        str, typer.Option(help="full, user, container, limits or off; auto: the highest that works here.")
+    ] = "auto",
+    require_level: Annotated[
+        str | None, typer.Option(help="Serve nothing below this level: full, user, container or limits.")
+    ] = None,
     dispatcher: Annotated[str | None, typer.Option(help="Worker: endpoint of the dispatcher.")] = None,
     dispatcher_ca: Tls = None,
     dispatcher_cert: Tls = None,
@@ -96,6 +102,8 @@ def serve(
         folder=work_dir or fallback.folder,
         seed=seed,
         max_sessions=max_sessions,
+        isolation=isolation,
+        require_level=require_level,
     ).checked()
     if queue_limit is not None and queue_limit < 0:
         raise UserInputError("--queue-limit", queue_limit, "give 0 or more")

@@ -9,6 +9,8 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import importlib.util
+import json
+import os
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
 
@@ -22,6 +24,7 @@ from rstar_sandbox.dispatcher.dispatcher import Dispatcher, DispatchSettings
 from rstar_sandbox.dispatcher.local_node import LocalNode
 from rstar_sandbox.dispatcher.worker import Worker, WorkerSettings
 from rstar_sandbox.dispatcher.worker_service import WorkerServicer
+from rstar_sandbox.executor import IsolationError
 from rstar_sandbox.front import Front
 from rstar_sandbox.pool import WorkerPool
 from rstar_sandbox.service import SandboxServicer
@@ -135,10 +138,20 @@ async def _slots(
     sessions = SessionTable(pool)
     metrics.watch_executor(pool)
     try:
+        if settings.require_level is not None:
+            # Before anybody is told that there is a service.
+            await _settled(pool, settings.require_level)
         yield pool, sessions
     finally:
         sessions.close_all()
         await pool.stop()
+
+
+async def _settled(pool: WorkerPool, level: str) -> None:
+    try:
+        await pool.ready()
+    except IsolationError as error:
+        raise UserInputError.message(f"--require-level {level}: {error}") from error
 
 
 async def _serve_front(
@@ -154,7 +167,8 @@ async def _serve_front(
         if http is not None:
             from rstar_sandbox.web.server import http_server
 
-            await stack.enter_async_context(http_server(front, http.listen, serving.security))
+            address = await stack.enter_async_context(http_server(front, http.listen, serving.security))
+            print(json.dumps({"service": "sandbox-http", "http": address, "pid": os.getpid()}), flush=True)
         try:
             await serve(serving, "sandbox", register, [sandbox_pb2.DESCRIPTOR])
         finally:

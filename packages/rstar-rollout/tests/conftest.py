@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import sys
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 
@@ -11,6 +12,8 @@ import pytest
 
 from rstar_model.chat_format import ChatFormat
 from rstar_model.tokenizer import Tokenizer, load_tokenizer
+
+sys.path.insert(0, str(Path(__file__).parent / "support"))
 
 SPECIAL = ("<|endoftext|>", "<|im_start|>", "<|im_end|>")
 

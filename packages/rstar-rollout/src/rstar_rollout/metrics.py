@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from prometheus_client import Counter, Histogram
+from prometheus_client import Counter, Gauge, Histogram
 
 from rstar_model.trajectory import Trajectory
 
-__all__ = ["record"]
+__all__ = ["count_moved", "count_recomputed", "record", "show_pool"]
 
 _ROLLOUTS = Counter("rstar_rollouts_total", "Finished rollouts", ["end_reason"])
 _TOOL_CALLS = Counter("rstar_rollout_tool_calls_total", "Tool calls of finished rollouts", ["status"])
@@ -16,6 +16,25 @@ _SECONDS = Histogram(
     "From the first turn of a rollout to its end",
     buckets=(0.1, 0.3, 1, 3, 10, 30, 100, 300, 1000),
 )
+_MOVED = Counter("rstar_rollout_moved_total", "Rollouts that have lost their engine")
+_RECOMPUTED = Counter("rstar_rollout_recomputed_tokens_total", "Cached prefix tokens that were computed again")
+_POOL = Gauge("rstar_rollout_scheduled", "Rollouts with an engine, and without", ["state"])
+
+
+def count_moved(rollouts: int) -> None:
+    """Rollouts whose engine has died."""
+    _MOVED.inc(rollouts)
+
+
+def count_recomputed(tokens: int) -> None:
+    """Prefix tokens that an engine had, and had to compute again."""
+    _RECOMPUTED.inc(tokens)
+
+
+def show_pool(in_flight: int, waiting: int) -> None:
+    """What the scheduler holds now."""
+    _POOL.labels("in_flight").set(in_flight)
+    _POOL.labels("waiting").set(waiting)
 
 
 def record(trajectory: Trajectory) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import grpc.aio
@@ -15,7 +15,9 @@ from rstar_protos.sampling.v1 import sampling_pb2, sampling_pb2_grpc
 from rstar_protos.service import ClientSecurity, ServeSettings, open_channel, serve
 from rstar_rollout.agent_loop import AgentLoop
 from rstar_rollout.engines.base import Engine
+from rstar_rollout.engines.pool import EngineFactory, EnginePool
 from rstar_rollout.sampling_service import SamplingServicer
+from rstar_rollout.scheduler.registry import make_policy
 from rstar_rollout.service import RolloutServicer
 from rstar_rollout.tool_executor import SandboxToolExecutor
 
@@ -29,7 +31,7 @@ __all__ = [
     "serve_sampling",
 ]
 
-ENGINES = ("transformers", "vllm")
+ENGINES = ("transformers", "vllm", "endpoint")
 
 
 @dataclass(frozen=True)
@@ -46,6 +48,15 @@ class EngineOptions:
     device: str = "cpu"
     max_model_tokens: int | None = None
     tensor_parallel: int = 1
+    engines: int = 1
+    """How many, each with GPUs, KV cache and ``max_batch`` of its own."""
+    scheduler: str = "kv_balanced"
+    """Policy that gives rollouts to engines, of `rstar_rollout.scheduler.registry`."""
+    endpoints: tuple[str, ...] = ()
+    """Addresses of completion servers, for the type ``endpoint``: one engine each."""
+    api_key: str | None = None
+    sleep_level: int | None = None
+    transfer_backend: str | None = None
 
 
 @dataclass(frozen=True)
@@ -64,40 +75,70 @@ class RolloutOptions:
 
 
 def build_engine(model: Path, options: EngineOptions) -> Engine:
-    """The engine, not started. Its libraries are imported here and not before.
+    """The engine, not started; several, or one without fixed rounds of its own, as a pool under the scheduler.
+
+    Its libraries are imported here and not before.
 
     Raises:
-        UserInputError: unknown engine, unusable settings, or an extra that is not installed.
+        UserInputError: unknown engine or scheduler, unusable settings, or an extra that is not installed.
     """
     if options.type not in ENGINES:
         raise UserInputError("--engine", options.type, "one of " + ", ".join(ENGINES))
-    if options.type == "vllm":
-        from rstar_rollout.engines.vllm_engine import VllmEngine, VllmSettings
+    if options.engines < 1:
+        raise UserInputError("--engines", options.engines, "a whole number from 1")
+    policy = make_policy(options.scheduler)
+    factories = {"transformers": _transformers, "vllm": _vllm, "endpoint": _endpoints}[options.type](model, options)
+    if options.type == "transformers" and options.engines == 1:
+        return factories[0]()
+    return EnginePool(factories, policy, slots=options.max_batch)
 
-        return VllmEngine(
-            model,
-            VllmSettings(
-                dtype=options.dtype,
-                max_sequences=options.max_batch,
-                kv_gib=options.kv_gib,
-                max_model_tokens=options.max_model_tokens,
-                tensor_parallel=options.tensor_parallel,
-            ),
-        )
+
+def _transformers(model: Path, options: EngineOptions) -> list[EngineFactory]:
     from rstar_rollout.engines.transformers_engine import TransformersEngine, TransformersSettings
 
-    return TransformersEngine(
-        model,
-        TransformersSettings(
-            dtype=options.dtype,
-            deterministic=options.deterministic,
-            max_batch=options.max_batch,
-            kv_gib=options.kv_gib if options.kv_gib is not None else TransformersSettings.kv_gib,
-            threads=options.threads,
-            device=options.device,
-            max_model_tokens=options.max_model_tokens,
-        ),
+    settings = TransformersSettings(
+        dtype=options.dtype,
+        # Rounds are of one engine; several share the work as it comes.
+        deterministic=options.deterministic and options.engines == 1,
+        max_batch=options.max_batch,
+        kv_gib=options.kv_gib if options.kv_gib is not None else TransformersSettings.kv_gib,
+        threads=options.threads,
+        device=options.device,
+        max_model_tokens=options.max_model_tokens,
     )
+    return [lambda: TransformersEngine(model, settings)] * options.engines
+
+
+def _vllm(model: Path, options: EngineOptions) -> list[EngineFactory]:
+    from rstar_rollout.engines.vllm_engine import VllmEngine, VllmSettings
+
+    settings = VllmSettings(
+        dtype=options.dtype,
+        max_sequences=options.max_batch,
+        kv_gib=options.kv_gib,
+        max_model_tokens=options.max_model_tokens,
+        tensor_parallel=options.tensor_parallel,
+        sleep_level=options.sleep_level,
+        transfer_backend=options.transfer_backend,
+    )
+    if options.engines == 1:
+        return [lambda: VllmEngine(model, settings)]
+    size = options.tensor_parallel
+    groups = [",".join(map(str, range(index * size, (index + 1) * size))) for index in range(options.engines)]
+    # On a CPU there is nothing to divide but cores, which the system shares out better than fixed bounds.
+    each = [replace(settings, devices=devices, cpu_threads="nobind") for devices in groups]
+    return [lambda chosen=chosen: VllmEngine(model, chosen) for chosen in each]  # type: ignore[misc]
+
+
+def _endpoints(model: Path, options: EngineOptions) -> list[EngineFactory]:
+    from rstar_rollout.engines.endpoint_engine import EndpointEngine
+
+    if not options.endpoints:
+        raise UserInputError("--endpoint", "", "the address of a completions API, such as http://127.0.0.1:8000/v1")
+    return [
+        lambda url=url: EndpointEngine(url, api_key=options.api_key)  # type: ignore[misc]
+        for url in options.endpoints
+    ]
 
 
 class RolloutParts:

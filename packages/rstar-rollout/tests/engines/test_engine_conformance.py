@@ -9,16 +9,22 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from pathlib import Path
 
 import pytest
+from completions_server import CompletionsServer, serving
 
 from rstar_rollout.engines.base import (
     Engine,
+    EngineError,
     EngineNotReadyError,
     GenerationRequest,
     NoiseKey,
     WeightSource,
     WeightUpdateError,
 )
+from rstar_rollout.engines.endpoint_engine import EndpointEngine
+from rstar_rollout.engines.pool import EnginePool
 from rstar_rollout.engines.scripted import ScriptedEngine
+from rstar_rollout.engines.transformers_engine import TransformersEngine, TransformersSettings
+from rstar_rollout.scheduler.policies import KvBalanced
 
 END = 258
 PROMPT = tuple(range(40, 90))
@@ -54,39 +60,58 @@ def checksum_of(folder: Path) -> str:
     return folder_checksum(folder)
 
 
-MODELS = ["transformers-rounds", "transformers-continuous", pytest.param("vllm", marks=pytest.mark.heavy)]
+VLLM = pytest.param("vllm", marks=pytest.mark.heavy)
+MODELS = ["transformers-rounds", "transformers-continuous", "pool", VLLM]
+
+
+def transformers(folder: Path, *, rounds: bool) -> Engine:
+    return TransformersEngine(
+        folder, TransformersSettings(dtype="float32", deterministic=rounds, max_batch=4, threads=1)
+    )
 
 
 @contextlib.asynccontextmanager
 async def started(kind: str, folder: Path) -> AsyncIterator[Engine]:
-    made: Engine
-    if kind == "scripted":
-        made = ScriptedEngine(lambda r: [1 + r.noise.sample_index] * 100)
-    elif kind == "vllm":
-        from rstar_rollout.engines.vllm_engine import VllmEngine, VllmSettings
+    async with contextlib.AsyncExitStack() as stack:
+        made: Engine
+        if kind == "scripted":
+            made = ScriptedEngine(lambda r: [1 + r.noise.sample_index] * 100)
+        elif kind == "vllm":
+            from rstar_rollout.engines.vllm_engine import VllmEngine, VllmSettings
 
-        made = VllmEngine(folder, VllmSettings(kv_gib=0.25, max_model_tokens=512))
-    else:
-        from rstar_rollout.engines.transformers_engine import TransformersEngine, TransformersSettings
+            made = VllmEngine(folder, VllmSettings(kv_gib=0.25, max_model_tokens=512, sleep_level=1))
+        elif kind == "pool":
+            made = EnginePool([lambda: transformers(folder, rounds=False)] * 2, KvBalanced(), slots=4)
+        elif kind == "endpoint":
+            behind = transformers(folder, rounds=False)
+            await behind.start()
+            stack.push_async_callback(behind.shutdown)
+            made = EndpointEngine(await stack.enter_async_context(serving(CompletionsServer(behind))))
+        else:
+            made = transformers(folder, rounds=kind.endswith("rounds"))
+        await made.start()
+        try:
+            yield made
+        finally:
+            await made.shutdown()
 
-        settings = TransformersSettings(dtype="float32", deterministic=kind.endswith("rounds"), max_batch=4, threads=1)
-        made = TransformersEngine(folder, settings)
-    await made.start()
-    try:
-        yield made
-    finally:
-        await made.shutdown()
 
-
-@pytest.fixture(params=["scripted", *MODELS])
+@pytest.fixture(params=["scripted", "endpoint", *MODELS])
 async def engine(request: pytest.FixtureRequest, tiny_model: Path) -> AsyncIterator[Engine]:
     async with started(request.param, tiny_model) as made:
         yield made
 
 
-@pytest.fixture(params=MODELS)
+@pytest.fixture(params=["endpoint", *MODELS])
 async def slow_engine(request: pytest.FixtureRequest, tiny_model: Path) -> AsyncIterator[Engine]:
     """Engines that take a while; the scripted one answers at once, its hold is tested with the agent loop."""
+    async with started(request.param, tiny_model) as made:
+        yield made
+
+
+@pytest.fixture(params=["scripted", *MODELS])
+async def updatable(request: pytest.FixtureRequest, tiny_model: Path) -> AsyncIterator[Engine]:
+    """Engines whose weights are ours."""
     async with started(request.param, tiny_model) as made:
         yield made
 
@@ -155,32 +180,69 @@ async def test_paused_engine_lets_requests_wait(engine: Engine):
     assert (await task).token_ids
 
 
-async def test_generation_is_refused_during_an_update(engine: Engine, other_model: Path):
-    await engine.begin_weight_update(3, WeightSource(str(other_model)))
+async def test_ids_are_told_as_they_come(engine: Engine):
+    told: list[int] = []
+    result = await engine.generate(request(stop_ids=frozenset()), told.extend)
+    assert tuple(told) == result.token_ids
+    assert len(told) == 12
+
+
+async def test_told_ids_come_before_the_end(slow_engine: Engine):
+    first = asyncio.Event()
+    task = asyncio.create_task(
+        slow_engine.generate(request(max_new_tokens=400, stop_ids=frozenset()), lambda _: first.set())
+    )
+    await first.wait()
+    assert not task.done()
+    slow_engine.abort(["r0"])
+    await task
+
+
+async def test_a_sleeping_engine_refuses_until_it_is_woken(engine: Engine):
+    before = await engine.generate(request())
+    await engine.sleep()
+    assert (await engine.state()).paused
     with pytest.raises(EngineNotReadyError):
-        await engine.generate(request())
-    await engine.commit_weight_update(3, checksum_of(other_model))
-    assert (await engine.generate(request(1))).weight_version == 3
-    assert (await engine.state()).weight_version == 3
+        await engine.generate(request(1))
+    await engine.wake()
+    assert (await engine.generate(request(2, noise=NoiseKey(1, "p", 0, 0)))).token_ids == before.token_ids
 
 
-async def test_failed_commit_keeps_generation_refused_until_one_succeeds(engine: Engine, other_model: Path):
-    await engine.begin_weight_update(3, WeightSource(str(other_model)))
-    with pytest.raises(WeightUpdateError):
-        await engine.commit_weight_update(3, "" if engine.name == "scripted" else "0" * 64)
+async def test_sleep_is_refused_under_running_requests(slow_engine: Engine, until):
+    task = asyncio.create_task(slow_engine.generate(request(max_new_tokens=400, stop_ids=frozenset())))
+    await until(generating(slow_engine))
+    with pytest.raises(EngineError, match="pause first"):
+        await slow_engine.sleep()
+    slow_engine.abort(["r0"])
+    await task
+
+
+async def test_generation_is_refused_during_an_update(updatable: Engine, other_model: Path):
+    await updatable.begin_weight_update(3, WeightSource(str(other_model)))
     with pytest.raises(EngineNotReadyError):
-        await engine.generate(request())
-    await engine.begin_weight_update(4, WeightSource(str(other_model)))
-    await engine.commit_weight_update(4, checksum_of(other_model))
-    assert (await engine.generate(request())).weight_version == 4
+        await updatable.generate(request())
+    await updatable.commit_weight_update(3, checksum_of(other_model))
+    assert (await updatable.generate(request(1))).weight_version == 3
+    assert (await updatable.state()).weight_version == 3
 
 
-async def test_commit_without_begin_is_refused(engine: Engine):
+async def test_failed_commit_keeps_generation_refused_until_one_succeeds(updatable: Engine, other_model: Path):
+    await updatable.begin_weight_update(3, WeightSource(str(other_model)))
     with pytest.raises(WeightUpdateError):
-        await engine.commit_weight_update(9, "x")
+        await updatable.commit_weight_update(3, "" if updatable.name == "scripted" else "0" * 64)
+    with pytest.raises(EngineNotReadyError):
+        await updatable.generate(request())
+    await updatable.begin_weight_update(4, WeightSource(str(other_model)))
+    await updatable.commit_weight_update(4, checksum_of(other_model))
+    assert (await updatable.generate(request())).weight_version == 4
 
 
-async def test_missing_folder_is_refused_and_nothing_changes(engine: Engine, tmp_path: Path):
+async def test_commit_without_begin_is_refused(updatable: Engine):
     with pytest.raises(WeightUpdateError):
-        await engine.begin_weight_update(3, WeightSource(str(tmp_path / "absent")))
-    assert (await engine.generate(request())).token_ids
+        await updatable.commit_weight_update(9, "x")
+
+
+async def test_missing_folder_is_refused_and_nothing_changes(updatable: Engine, tmp_path: Path):
+    with pytest.raises(WeightUpdateError):
+        await updatable.begin_weight_update(3, WeightSource(str(tmp_path / "absent")))
+    assert (await updatable.generate(request())).token_ids

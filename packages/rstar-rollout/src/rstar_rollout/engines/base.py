@@ -6,7 +6,7 @@ and refuses to generate while that version is in doubt.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal, Protocol, runtime_checkable
@@ -15,6 +15,7 @@ from rstar_protos.errors import InfrastructureError, RStarError
 
 __all__ = [
     "Engine",
+    "EngineDeadError",
     "EngineError",
     "EngineNotReadyError",
     "EngineState",
@@ -22,16 +23,23 @@ __all__ = [
     "GenerationRequest",
     "GenerationResult",
     "NoiseKey",
+    "TokenCallback",
     "WeightSource",
     "WeightUpdateError",
     "source_folder",
 ]
 
 FinishReason = Literal["stop", "length", "aborted"]
+TokenCallback = Callable[[Sequence[int]], None]
+"""Told of the ids that have been generated since it was told last."""
 
 
 class EngineError(InfrastructureError):
     """The engine failed; the rollout it worked on is excluded, never scored."""
+
+
+class EngineDeadError(EngineError):
+    """The engine is gone and answers nothing any more; a pool moves its rollouts to another."""
 
 
 class EngineNotReadyError(RStarError):
@@ -85,6 +93,10 @@ class GenerationResult:
     log_probs: tuple[float, ...]
     finish_reason: FinishReason
     weight_version: int
+    queue_seconds: float = 0.0
+    """How long the rollout waited for an engine before this turn."""
+    cached_tokens: int | None = None
+    """Tokens of the request whose KV was found in a cache; None: the engine does not tell."""
 
 
 @dataclass(frozen=True)
@@ -140,11 +152,16 @@ class Engine(Protocol):
     async def start(self) -> None:
         """Load the weights; nothing else may be called before this has returned."""
 
-    async def generate(self, request: GenerationRequest) -> GenerationResult:
+    async def generate(self, request: GenerationRequest, on_tokens: TokenCallback | None = None) -> GenerationResult:
         """Generate one turn. Cancelling the call aborts the request.
 
+        Args:
+            request: what to generate.
+            on_tokens: told of ids as they come, stop tokens included; all of them by the time the call returns.
+
         Raises:
-            EngineNotReadyError: weights in doubt.
+            EngineNotReadyError: weights in doubt, or the engine sleeps.
+            EngineDeadError: the engine is gone.
             EngineError: the engine failed.
         """
 
@@ -170,6 +187,16 @@ class Engine(Protocol):
         Raises:
             WeightUpdateError: no such update was begun, or what was loaded is not what the sender had.
         """
+
+    async def sleep(self) -> None:
+        """Give back the memory of caches and, where the engine can, of weights; generation is refused until `wake`.
+
+        Raises:
+            EngineError: requests are running.
+        """
+
+    async def wake(self) -> None:
+        """Take the memory again. Weights that were given up have to be sent anew before anything is generated."""
 
     async def state(self) -> EngineState:
         """A snapshot."""

@@ -40,6 +40,8 @@ class _Row:
     noise: TurnNoise
     generated: list[int] = field(default_factory=list)
     log_probs: list[float] = field(default_factory=list)
+    cached: int = 0
+    """Leading tokens whose KV was there already when the request came in."""
 
     @property
     def worst_case(self) -> int:
@@ -103,6 +105,10 @@ class ContinuousBatch:
     def reserved_tokens(self) -> int:
         """Worst-case tokens of the rows in use."""
         return len(self._rows) * max((row.worst_case for row in self._rows), default=0)
+
+    def progress(self) -> list[tuple[str, Sequence[int]]]:
+        """Ids generated so far by each running request."""
+        return [(row.request.request_id, row.generated) for row in self._rows]
 
     @property
     def idle(self) -> bool:
@@ -192,12 +198,12 @@ class ContinuousBatch:
             parked = self._parked.pop(row.request.sequence_id, None)
             if parked is not None and goal[: len(parked.tokens)] == parked.tokens:
                 self._pool.load(index, parked.kv)
-                row.length = len(parked.tokens)
+                row.length = row.cached = len(parked.tokens)
                 self._add_segment(segments, index, goal)
             elif goal in self._prompts:
                 self._prompts.move_to_end(goal)
                 self._pool.load(index, self._prompts[goal])
-                row.length = len(goal)
+                row.length = row.cached = len(goal)
             elif goal in owner:
                 copies.append((owner[goal], index))
                 row.length = len(goal)
@@ -211,7 +217,7 @@ class ContinuousBatch:
             common = self._common
             if common is not None and goal[: len(common.tokens)] == common.tokens:
                 self._pool.load(index, common.kv)
-                row.length = len(common.tokens)
+                row.length = row.cached = len(common.tokens)
             self._add_segment(segments, index, goal)
         self._run_prefill(segments)
         wanted = {tuple(request.token_ids[:-1]) for request in self._waiting}
@@ -349,6 +355,7 @@ class ContinuousBatch:
             tuple(row.log_probs) if row.request.log_probs else (),
             reason,
             self.weight_version,
+            cached_tokens=row.cached,
         )
         return row.request.request_id, result
 

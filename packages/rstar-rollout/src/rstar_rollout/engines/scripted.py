@@ -9,11 +9,14 @@ import asyncio
 from collections.abc import Callable, Sequence
 
 from rstar_rollout.engines.base import (
+    EngineDeadError,
+    EngineError,
     EngineNotReadyError,
     EngineState,
     FinishReason,
     GenerationRequest,
     GenerationResult,
+    TokenCallback,
     WeightSource,
     WeightUpdateError,
     source_folder,
@@ -31,12 +34,20 @@ class ScriptedEngine:
     Args:
         script: what to generate. Whatever follows the first stop token, or exceeds the limit, is left out.
         deterministic: which mode of the agent loop to ask for.
-        hold: while set, requests do not finish (so that tests can cancel them).
+        hold: requests do not finish before it is set (so that tests can cancel them).
+        kv_blocks: what the state reports as KV cache, in blocks of 16 tokens; 0: none.
     """
 
     name = "scripted"
 
-    def __init__(self, script: Script, *, deterministic: bool = True, hold: asyncio.Event | None = None) -> None:
+    def __init__(
+        self,
+        script: Script,
+        *,
+        deterministic: bool = True,
+        hold: asyncio.Event | None = None,
+        kv_blocks: int = 0,
+    ) -> None:
         self.deterministic = deterministic
         self._script = script
         self._hold = hold
@@ -48,6 +59,10 @@ class ScriptedEngine:
         self._pending: int | None = None
         self._doubt = ""
         self._tokens = 0
+        self._kv_blocks = kv_blocks
+        self._dead = asyncio.Event()
+        self._asleep = False
+        self._waiting = 0
         self.max_model_tokens: int | None = None
         self.requests: list[GenerationRequest] = []
         self.released: set[str] = set()
@@ -60,21 +75,33 @@ class ScriptedEngine:
     async def start(self) -> None:
         """Nothing to load."""
 
-    async def generate(self, request: GenerationRequest) -> GenerationResult:
+    def die(self) -> None:
+        """Be gone, as an engine whose process was killed."""
+        self._dead.set()
+
+    async def generate(self, request: GenerationRequest, on_tokens: TokenCallback | None = None) -> GenerationResult:
         """Say the next line."""
-        await self._resumed.wait()
+        self._waiting += 1
+        try:
+            await self._resumed.wait()
+        finally:
+            self._waiting -= 1
+        if self._asleep:
+            raise EngineNotReadyError("the engine sleeps")
         if self._doubt:
             raise EngineNotReadyError(self._doubt)
         self.requests.append(request)
         aborted = self._aborted[request.request_id] = asyncio.Event()
         try:
             if self._hold is not None and not aborted.is_set():
-                waits = [asyncio.ensure_future(e.wait()) for e in (self._hold, aborted)]
+                waits = [asyncio.ensure_future(e.wait()) for e in (self._hold, aborted, self._dead)]
                 try:
                     await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
                 finally:
                     for wait in waits:
                         wait.cancel()
+            if self._dead.is_set():
+                raise EngineDeadError("the engine is gone")
             if aborted.is_set():
                 return GenerationResult((), (), "aborted", self._version)
         finally:
@@ -89,6 +116,8 @@ class ScriptedEngine:
                 reason = "stop"
                 break
         self._tokens += len(ids)
+        if on_tokens is not None and ids:
+            on_tokens(ids)
         return GenerationResult(tuple(ids), (0.0,) * len(ids), reason, self._version)
 
     async def generate_batch(self, requests: Sequence[GenerationRequest]) -> list[GenerationResult]:
@@ -127,11 +156,29 @@ class ScriptedEngine:
             raise WeightUpdateError(self._doubt)
         self._version, self._checksum, self._doubt = version, checksum, ""
 
+    async def sleep(self) -> None:
+        """Refuse to talk."""
+        if self._aborted:
+            raise EngineError("requests are running: pause first")
+        self._asleep = True
+
+    async def wake(self) -> None:
+        """Talk again."""
+        self._asleep = False
+
     async def state(self) -> EngineState:
         """A snapshot."""
-        paused = not self._resumed.is_set() or bool(self._doubt)
         return EngineState(
-            "scripted-0", self.name, self._version, self._checksum, 0, 0, 0, len(self._aborted), 0, paused
+            engine_id="scripted-0",
+            type=self.name,
+            weight_version=self._version,
+            checksum=self._checksum,
+            free_kv_blocks=self._kv_blocks,
+            total_kv_blocks=self._kv_blocks,
+            block_tokens=16 if self._kv_blocks else 0,
+            running=len(self._aborted),
+            waiting=self._waiting,
+            paused=not self._resumed.is_set() or bool(self._doubt) or self._asleep,
         )
 
     def release(self, sequence_id: str) -> None:

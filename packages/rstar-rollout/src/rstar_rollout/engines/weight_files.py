@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -17,6 +18,8 @@ from rstar_rollout.engines.packed_linear import pack_linears, repack
 from rstar_rollout.engines.pool_attention import ATTENTION_NAME
 
 __all__ = ["LoadedModel", "folder_checksum", "folder_tensors", "folder_version", "load_model", "take_weights"]
+
+_LOADING = threading.Lock()  # transformers makes models under process-wide switches: one thread at a time
 
 
 @dataclass(frozen=True)
@@ -41,9 +44,10 @@ def load_model(folder: Path, dtype: str, device: str) -> LoadedModel:
     if not (folder / "config.json").is_file():
         raise UserInputError("model folder", str(folder), "a Hugging Face model folder with config.json")
     try:
-        model: Any = AutoModelForCausalLM.from_pretrained(
-            folder, dtype=getattr(torch, dtype), attn_implementation=ATTENTION_NAME, local_files_only=True
-        )
+        with _LOADING:
+            model: Any = AutoModelForCausalLM.from_pretrained(
+                folder, dtype=getattr(torch, dtype), attn_implementation=ATTENTION_NAME, local_files_only=True
+            )
     except (OSError, ValueError) as error:
         raise UserInputError("model folder", str(folder), f"a loadable model ({error})") from error
     model = model.to(device).eval().requires_grad_(False)

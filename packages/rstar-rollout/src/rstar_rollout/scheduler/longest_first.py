@@ -13,10 +13,11 @@ from dataclasses import dataclass, field
 
 from rstar_rollout.scheduler.lengths import LengthModel
 from rstar_rollout.scheduler.load import EngineLoad, RolloutSpec
-from rstar_rollout.scheduler.policies import KvBalanced, LearnedAdmission
+from rstar_rollout.scheduler.policies import KvBalanced, LearnedAdmission, Placement
 
 __all__ = ["LongestFirst"]
 
+_SORT_AFTER = 32  # rollouts that end between two orders of the groups
 _PRIOR_WEIGHT = 2.0  # rollouts of average length that a group's estimate begins with
 
 
@@ -46,6 +47,7 @@ class LongestFirst(KvBalanced):
         self._groups: dict[str, _Group] = {}
         self._order: list[str] = []
         self._stale = 0
+        self._unsorted = False
 
     def push(self, specs: Sequence[RolloutSpec], loads: Sequence[EngineLoad]) -> None:
         """Probes go to the queue, the rest of each group waits for its estimate."""
@@ -56,10 +58,16 @@ class LongestFirst(KvBalanced):
                 group.started += 1
                 probes.append(spec)
             else:
+                self._unsorted = self._unsorted or not group.waiting
                 group.waiting.append(spec)
                 self._ids.add(spec.rollout_id)
         super().push(probes, loads)
-        self._sort(loads)
+
+    def next(self, loads: Sequence[EngineLoad]) -> Placement | None:
+        """As `KvBalanced`, with the groups in order."""
+        if self._unsorted or self._stale >= _SORT_AFTER:
+            self._sort(loads)
+        return super().next(loads)
 
     def _head(self) -> RolloutSpec | None:
         """A probe, or else the next of the group that is expected to be longest."""
@@ -83,11 +91,9 @@ class LongestFirst(KvBalanced):
         group.ended += 1
         group.ended_tokens += tokens
         self._stale += 1
-        if self._stale >= 32:
-            self._sort(loads)
 
     def _sort(self, loads: Sequence[EngineLoad]) -> None:
-        self._stale = 0
+        self._stale, self._unsorted = 0, False
         names = [name for name, group in self._groups.items() if group.waiting]
         running: dict[str, list[float]] = {}
         for load in loads:

@@ -1,0 +1,284 @@
+"""Any server of OpenAI-compatible completions that takes and returns token ids, such as `vllm serve`.
+
+For evaluation and chat, or as a member of a pool in front of servers elsewhere. The weights are the server's own:
+updates are refused. Requests are streamed, so that an aborted one returns what it has.
+
+The server must honour ``return_token_ids`` and prompts of ids. Its log-probabilities belong to the distribution that
+was sampled from only if it was started so (vLLM: ``--logprobs-mode processed_logprobs``).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncIterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from rstar_protos.errors import UserInputError
+from rstar_rollout.engines.base import (
+    EngineDeadError,
+    EngineError,
+    EngineNotReadyError,
+    EngineState,
+    FinishReason,
+    GenerationRequest,
+    GenerationResult,
+    TokenCallback,
+    WeightSource,
+    WeightUpdateError,
+)
+from rstar_rollout.engines.noise import turn_seed
+
+if TYPE_CHECKING:
+    import aiohttp
+
+__all__ = ["EndpointEngine"]
+
+_CONNECT_SECONDS = 30.0
+
+
+class EndpointEngine:
+    """See the module text.
+
+    Args:
+        url: of the API, such as ``http://127.0.0.1:8000/v1``.
+        model: the name that the server knows it by; None: the first one it lists.
+        api_key: sent as bearer token.
+    """
+
+    name = "endpoint"
+    deterministic = False
+
+    def __init__(self, url: str, model: str | None = None, *, api_key: str | None = None) -> None:
+        if not url.startswith(("http://", "https://")):
+            raise UserInputError("endpoint", url, "an address that begins with http:// or https://")
+        self._url = url.rstrip("/")
+        self._model = model
+        self._headers = {"Authorization": f"Bearer {api_key}"} if api_key else {}
+        self._session: aiohttp.ClientSession | None = None
+        self._resumed = asyncio.Event()
+        self._resumed.set()
+        self._running: dict[str, asyncio.Event] = {}
+        self._waiting = 0
+        self._asleep = False
+        self._tokens = 0
+        self.max_model_tokens: int | None = None
+
+    async def start(self) -> None:
+        """Ask the server for its models.
+
+        Raises:
+            UserInputError: aiohttp is not installed, or the server does not have the model.
+            EngineError: no such server.
+        """
+        try:
+            import aiohttp
+        except ImportError as error:
+            raise UserInputError("endpoint", self._url, "aiohttp (pip install 'rstar-rollout[endpoint]')") from error
+        # Rollouts come by the thousand; how many run at once is for the caller to say.
+        self._session = aiohttp.ClientSession(
+            headers=self._headers,
+            connector=aiohttp.TCPConnector(limit=0),
+            timeout=aiohttp.ClientTimeout(total=None, sock_connect=_CONNECT_SECONDS),
+            read_bufsize=2**20,
+        )
+        try:
+            async with self._session.get(f"{self._url}/models") as response:
+                response.raise_for_status()
+                models = (await response.json())["data"]
+        except (aiohttp.ClientError, asyncio.TimeoutError, KeyError, ValueError) as error:
+            raise EngineError(f"{self._url} answers no list of models: {error!r}") from error
+        found = {entry["id"]: entry for entry in models}
+        if self._model is None and models:
+            self._model = models[0]["id"]
+        if self._model not in found:
+            raise UserInputError("model", self._model or "", "one of " + ", ".join(found))
+        longest = found[self._model].get("max_model_len")
+        self.max_model_tokens = int(longest) if longest else None
+
+    async def generate(self, request: GenerationRequest, on_tokens: TokenCallback | None = None) -> GenerationResult:
+        """Generate one turn."""
+        self._waiting += 1
+        try:
+            await self._resumed.wait()
+        finally:
+            self._waiting -= 1
+        if self._asleep:
+            raise EngineNotReadyError("the engine sleeps")
+        if self._session is None:
+            raise EngineError("the engine has not been started")
+        if request.max_new_tokens < 1 or not request.token_ids:
+            raise UserInputError("max_new_tokens", request.max_new_tokens, "at least 1, after at least one token")
+        aborted = self._running[request.request_id] = asyncio.Event()
+        turn = _Turn(request)
+        reading = asyncio.ensure_future(self._read(request, turn, on_tokens))
+        abort = asyncio.ensure_future(aborted.wait())
+        try:
+            await asyncio.wait({reading, abort}, return_when=asyncio.FIRST_COMPLETED)
+            if reading.done():
+                reading.result()
+        finally:
+            del self._running[request.request_id]
+            abort.cancel()
+            reading.cancel()  # closes the connection, which ends the request at the server
+            await asyncio.gather(reading, abort, return_exceptions=True)
+        return turn.result()
+
+    async def _read(self, request: GenerationRequest, turn: _Turn, on_tokens: TokenCallback | None) -> None:
+        import aiohttp
+
+        assert self._session is not None
+        try:
+            async with self._session.post(f"{self._url}/completions", json=self._body(request)) as response:
+                if response.status != 200:
+                    raise EngineError(f"{self._url}: {response.status} {(await response.text())[:300]}")
+                async for event in _events(response.content):
+                    fresh = turn.add(event)
+                    self._tokens += len(fresh)
+                    if on_tokens is not None and fresh:
+                        on_tokens(fresh)
+        except aiohttp.ClientError as error:
+            raise EngineDeadError(f"{self._url}: {error!r}") from error
+        if not turn.finished:
+            raise EngineDeadError(f"{self._url}: the stream ended early")
+
+    def _body(self, request: GenerationRequest) -> Mapping[str, Any]:
+        return {
+            "model": self._model,
+            "prompt": list(request.token_ids),
+            "max_tokens": request.max_new_tokens,
+            "temperature": request.temperature,
+            "top_p": request.top_p,
+            "top_k": request.top_k,
+            "seed": turn_seed(request.noise),
+            "stop_token_ids": sorted(request.stop_ids),
+            "ignore_eos": True,  # all stop tokens are named above
+            "logprobs": 0 if request.log_probs else None,
+            "return_token_ids": True,
+            "skip_special_tokens": False,
+            "stream": True,
+        }
+
+    async def generate_batch(self, requests: Sequence[GenerationRequest]) -> list[GenerationResult]:
+        """Generate several turns at once."""
+        return list(await asyncio.gather(*(self.generate(request) for request in requests)))
+
+    def abort(self, request_ids: Sequence[str]) -> None:
+        """End requests early."""
+        for request_id in request_ids:
+            if request_id in self._running:
+                self._running[request_id].set()
+
+    async def pause(self) -> None:
+        """Let new requests wait."""
+        self._resumed.clear()
+
+    async def resume(self) -> None:
+        """Take requests again."""
+        self._resumed.set()
+
+    async def begin_weight_update(self, version: int, source: WeightSource) -> None:
+        """Refused: the weights are the server's own."""
+        raise WeightUpdateError("an endpoint has weights of its own; they cannot be updated from here")
+
+    async def commit_weight_update(self, version: int, checksum: str) -> None:
+        """Refused as well."""
+        raise WeightUpdateError("an endpoint has weights of its own; they cannot be updated from here")
+
+    async def sleep(self) -> None:
+        """Send nothing until `wake`; what the server does is its own affair."""
+        if self._running:
+            raise EngineError("requests are running: pause first")
+        self._asleep = True
+
+    async def wake(self) -> None:
+        """Send requests again."""
+        self._asleep = False
+
+    async def state(self) -> EngineState:
+        """A snapshot; the server's KV cache is not known."""
+        return EngineState(
+            engine_id=self._url,
+            type=self.name,
+            weight_version=0,
+            checksum="",
+            free_kv_blocks=0,
+            total_kv_blocks=0,
+            block_tokens=0,
+            running=len(self._running),
+            waiting=self._waiting,
+            paused=not self._resumed.is_set() or self._asleep,
+        )
+
+    @property
+    def tokens_generated(self) -> int:
+        """Tokens received since the start."""
+        return self._tokens
+
+    def release(self, sequence_id: str) -> None:
+        """Nothing to do: the server keeps its own cache."""
+
+    async def shutdown(self) -> None:
+        """Close the connections."""
+        session, self._session = self._session, None
+        if session is not None:
+            await session.close()
+
+
+class _Turn:
+    """What has come of one request."""
+
+    def __init__(self, request: GenerationRequest) -> None:
+        self._request = request
+        self._ids: list[int] = []
+        self._log_probs: list[float] = []
+        self._reason: FinishReason | None = None
+
+    @property
+    def finished(self) -> bool:
+        """The server has said why it ended."""
+        return self._reason is not None
+
+    def add(self, event: Mapping[str, Any]) -> list[int]:
+        """Take over an event; returns its ids.
+
+        Raises:
+            EngineError: an error of the server, or an event without token ids.
+        """
+        if "error" in event:
+            raise EngineError(f"the endpoint failed: {event['error']}")
+        if not event.get("choices"):
+            return []
+        choice = event["choices"][0]
+        ids = choice.get("token_ids")
+        if ids is None and choice.get("text"):
+            raise EngineError("the endpoint returns no token ids: it has to support return_token_ids")
+        ids = [int(token) for token in ids or ()]
+        if self._request.log_probs and ids:
+            values = (choice.get("logprobs") or {}).get("token_logprobs") or []
+            if len(values) != len(ids):
+                raise EngineError("the endpoint returned log-probabilities of another length than its tokens")
+            self._log_probs += [float(value) for value in values]
+        self._ids += ids
+        if choice.get("finish_reason"):
+            self._reason = "stop" if choice["finish_reason"] == "stop" else "length"
+        return ids
+
+    def result(self) -> GenerationResult:
+        """The turn; "aborted" if the server had not finished it."""
+        return GenerationResult(tuple(self._ids), tuple(self._log_probs), self._reason or "aborted", 0)
+
+
+async def _events(stream: aiohttp.StreamReader) -> AsyncIterator[Mapping[str, Any]]:
+    """The server-sent events of a response, up to the one that says it is done."""
+    async for line in stream:
+        text = line.decode("utf-8", "replace").strip()
+        if not text.startswith("data:"):
+            continue
+        data = text.removeprefix("data:").strip()
+        if data == "[DONE]":
+            return
+        try:
+            yield json.loads(data)
+        except ValueError as error:
+            raise EngineError(f"the endpoint sent an event that is not JSON: {data[:200]}") from error

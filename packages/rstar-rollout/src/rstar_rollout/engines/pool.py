@@ -1,0 +1,413 @@
+"""Several engines behind the engine protocol: the load-balanced scheduler at work.
+
+A rollout waits until the scheduler has an engine for it, keeps that engine for all its turns, and gives its
+reservation back when it is released. An engine that dies is taken out; the turns it was generating begin again on
+other engines from the tokens of the request, so each rollout is delivered once, and the dead engine is replaced in
+the background. Every engine that takes work has the pool's weight version.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+
+from rstar_protos.errors import UserInputError
+from rstar_rollout.engines.base import (
+    Engine,
+    EngineDeadError,
+    EngineError,
+    EngineNotReadyError,
+    EngineState,
+    GenerationRequest,
+    GenerationResult,
+    TokenCallback,
+    WeightSource,
+    WeightUpdateError,
+)
+from rstar_rollout.metrics import count_moved, count_recomputed, show_pool
+from rstar_rollout.scheduler.load import EngineCapacity, RolloutSpec
+from rstar_rollout.scheduler.policies import Policy
+from rstar_rollout.scheduler.scheduler import RolloutScheduler
+
+__all__ = ["EngineFactory", "EnginePool"]
+
+EngineFactory = Callable[[], Engine]
+
+_log = logging.getLogger(__name__)
+_UNCOUNTED_BLOCKS = 1 << 40  # of an engine that does not tell its KV cache: slots alone count
+_RESTARTS = 3
+_RESTART_SECONDS = 1.0
+
+
+@dataclass
+class _Seat:
+    """A place in the pool; the engine in it may be replaced."""
+
+    name: str
+    factory: EngineFactory
+    engine: Engine
+    alive: bool = True
+    restarts: int = 0
+    generating: int = 0
+    tokens_seen: int = 0
+    tokens_before: int = 0
+    """Tokens of engines that were in this place before."""
+    block_tokens: int = 1
+
+
+@dataclass
+class _Rollout:
+    """A rollout that the pool knows of."""
+
+    spec: RolloutSpec
+    seat: asyncio.Future[_Seat | None]
+    """None: given up while it waited."""
+    length: int = 0
+    cached: int = 0
+    """Tokens whose KV its engine should still have."""
+    natural: bool = False
+    """The last turn ended by itself."""
+    requests: set[str] = field(default_factory=set)
+
+
+class EnginePool:
+    """See the module text.
+
+    Args:
+        factories: makes each engine, at the start and again after it has died.
+        policy: decides who goes where, fresh.
+        slots: rollouts on one engine at once.
+    """
+
+    deterministic = False
+
+    def __init__(self, factories: Sequence[EngineFactory], policy: Policy, *, slots: int) -> None:
+        if not factories:
+            raise UserInputError("engines", 0, "at least one")
+        self._seats = [_Seat(f"engine-{index}", factory, factory()) for index, factory in enumerate(factories)]
+        self.name = self._seats[0].engine.name
+        self.max_model_tokens: int | None = None
+        self.recomputed_tokens = 0
+        """Tokens of cached prefixes that an engine had to compute again, where engines tell."""
+        self.moved_rollouts = 0
+        """Times that a rollout has lost its engine."""
+        self._slots = slots
+        self._scheduler = RolloutScheduler(policy)
+        self._rollouts: dict[str, _Rollout] = {}
+        self._resumed = asyncio.Event()
+        self._resumed.set()
+        self._doubt = ""
+        self._pending: tuple[int, WeightSource] | None = None
+        self._committed: tuple[int, WeightSource, str] | None = None
+        self._updating = asyncio.Lock()
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._stopped = False
+
+    # -- life -----------------------------------------------------------------------------------------
+
+    async def start(self) -> None:
+        """Start all engines, at once."""
+        await asyncio.gather(*(seat.engine.start() for seat in self._seats))
+        limits = [seat.engine.max_model_tokens for seat in self._seats]
+        self.max_model_tokens = min((limit for limit in limits if limit is not None), default=None)
+        for seat in self._seats:
+            await self._enlist(seat)
+
+    async def _enlist(self, seat: _Seat) -> None:
+        """Let the scheduler use an engine."""
+        state = await seat.engine.state()
+        seat.block_tokens = max(1, state.block_tokens)
+        seat.generating, seat.tokens_seen = 0, seat.engine.tokens_generated
+        # One block is the engine's own (vLLM keeps an empty one).
+        blocks = state.total_kv_blocks - 1 if state.total_kv_blocks > 1 else _UNCOUNTED_BLOCKS
+        self._scheduler.add_engine(EngineCapacity(seat.name, blocks, seat.block_tokens, self._slots))
+        seat.alive = True
+
+    async def shutdown(self) -> None:
+        """Stop all engines."""
+        self._stopped = True
+        for task in list(self._tasks):
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        for rollout in self._rollouts.values():
+            if not rollout.seat.done():
+                rollout.seat.set_exception(EngineError("the engines were stopped"))
+                rollout.seat.exception()  # seen here, should nobody wait for it any more
+        await asyncio.gather(*(seat.engine.shutdown() for seat in self._seats), return_exceptions=True)
+
+    # -- generation -----------------------------------------------------------------------------------
+
+    async def generate(self, request: GenerationRequest, on_tokens: TokenCallback | None = None) -> GenerationResult:
+        """Generate one turn on the rollout's engine; a new rollout waits for one first.
+
+        The result's ``queue_seconds`` is the time that the rollout waited.
+        """
+        await self._resumed.wait()
+        if self._doubt:
+            raise EngineNotReadyError(self._doubt)
+        rollout = self._rollouts.get(request.sequence_id) or self._register(request)
+        rollout.requests.add(request.request_id)
+        rollout.natural = False
+        clock = asyncio.get_running_loop().time
+        queued = 0.0
+        try:
+            while True:
+                began = clock()
+                seat = await asyncio.shield(rollout.seat)
+                queued += clock() - began
+                if seat is None:
+                    return GenerationResult((), (), "aborted", self._version, queue_seconds=queued)
+                result = await self._generate_on(seat, rollout, request, on_tokens)
+                if result is not None:
+                    return replace(result, queue_seconds=queued)
+        finally:
+            rollout.requests.discard(request.request_id)
+
+    async def _generate_on(
+        self, seat: _Seat, rollout: _Rollout, request: GenerationRequest, on_tokens: TokenCallback | None
+    ) -> GenerationResult | None:
+        """The turn; None if its engine has died, after the rollout has been given to another."""
+        name = rollout.spec.rollout_id
+        engine = seat.engine
+        self._follow(seat)
+        self._scheduler.begin_turn(name)
+        seat.generating += 1
+        try:
+            result = await engine.generate(request, on_tokens)
+        except EngineDeadError as error:
+            # Every turn that it was generating says so; the seat may hold another engine by then.
+            if seat.alive and seat.engine is engine:
+                self._lose(seat, str(error))
+            return None
+        finally:
+            if seat.alive and seat.engine is engine:
+                self._follow(seat)
+                seat.generating -= 1
+        length = len(request.token_ids) + len(result.token_ids) - rollout.spec.prompt_tokens
+        self._scheduler.end_turn(name, length)
+        if result.cached_tokens is not None:
+            expected = min(rollout.cached, len(request.token_ids) - 1) // seat.block_tokens * seat.block_tokens
+            lost = max(0, expected - result.cached_tokens)
+            self.recomputed_tokens += lost
+            count_recomputed(lost)
+        # The last token was drawn but never read.
+        rollout.cached = len(request.token_ids) + len(result.token_ids) - 1
+        rollout.length, rollout.natural = length, result.finish_reason != "aborted"
+        return result
+
+    def _register(self, request: GenerationRequest) -> _Rollout:
+        """A rollout's first turn: its budget is the worst case of all that may follow."""
+        spec = RolloutSpec(
+            request.sequence_id, request.noise.problem_id, len(request.token_ids), request.max_new_tokens
+        )
+        rollout = self._rollouts[request.sequence_id] = _Rollout(spec, _future())
+        self._scheduler.submit([spec])
+        self._place()
+        return rollout
+
+    def _place(self) -> None:
+        if not self._resumed.is_set() or self._stopped:
+            return
+        for seat in self._seats:
+            if seat.alive:
+                self._follow(seat)
+        for name, engine_id in self._scheduler.place():
+            seat = next(seat for seat in self._seats if seat.name == engine_id)
+            self._rollouts[name].seat.set_result(seat)
+        show_pool(self._scheduler.in_flight, self._scheduler.waiting)
+
+    def _follow(self, seat: _Seat) -> None:
+        """The scheduler's clock of an engine: tokens that one of its rollouts has got on average."""
+        tokens = seat.engine.tokens_generated
+        if seat.generating:
+            self._scheduler.advance(seat.name, (tokens - seat.tokens_seen) / seat.generating)
+        seat.tokens_seen = tokens
+
+    async def generate_batch(self, requests: Sequence[GenerationRequest]) -> list[GenerationResult]:
+        """Generate several turns at once."""
+        return list(await asyncio.gather(*(self.generate(request) for request in requests)))
+
+    def abort(self, request_ids: Sequence[str]) -> None:
+        """End requests early, those that wait for an engine too."""
+        wanted = set(request_ids)
+        for seat in self._seats:
+            seat.engine.abort(request_ids)
+        for rollout in self._rollouts.values():
+            if wanted & rollout.requests and not rollout.seat.done():
+                rollout.seat.set_result(None)
+                self._scheduler.finish(rollout.spec.rollout_id, None)
+
+    def release(self, sequence_id: str) -> None:
+        """The rollout will not go on: its reservation is free for the next."""
+        rollout = self._rollouts.pop(sequence_id, None)
+        if rollout is None:
+            return
+        rollout.seat.cancel()
+        self._scheduler.finish(sequence_id, rollout.length if rollout.natural else None)
+        for seat in self._seats:
+            seat.engine.release(sequence_id)
+        self._place()
+
+    # -- engines that die -----------------------------------------------------------------------------
+
+    def _lose(self, seat: _Seat, reason: str) -> None:
+        """Take an engine out, let its rollouts wait for another, and have it replaced."""
+        seat.alive = False
+        moved = self._scheduler.remove_engine(seat.name)
+        self.moved_rollouts += len(moved)
+        count_moved(len(moved))
+        _log.error("%s died, %d rollouts move: %s", seat.name, len(moved), reason)
+        for name in moved:
+            self._rollouts[name].seat = _future()
+            self._rollouts[name].cached = 0
+        if not self._stopped:
+            self._revive(seat)
+        self._place()
+
+    async def _replace(self, seat: _Seat) -> None:
+        """Start an engine anew and give it the pool's weights; after three restarts its place stays empty."""
+        with contextlib.suppress(Exception):
+            await seat.engine.shutdown()
+        seat.tokens_before += seat.engine.tokens_generated
+        while seat.restarts < _RESTARTS:
+            seat.restarts += 1
+            engine: Engine | None = None
+            try:
+                engine = seat.factory()
+                await engine.start()
+                async with self._updating:
+                    if self._committed is not None and self._pending is None:
+                        version, source, checksum = self._committed
+                        await engine.begin_weight_update(version, source)
+                        await engine.commit_weight_update(version, checksum)
+                    seat.engine = engine
+                    if self._pending is None:
+                        await self._enlist(seat)
+                    # Under an update it is not used before the update has reached it, see `commit_weight_update`.
+                self._place()
+                return
+            except Exception as error:
+                _log.error("%s could not be started again: %s", seat.name, error)
+                if engine is not None:
+                    with contextlib.suppress(Exception):
+                        await engine.shutdown()
+                await asyncio.sleep(_RESTART_SECONDS * 2**seat.restarts)
+        self._fail_waiting()
+
+    def _fail_waiting(self) -> None:
+        """Without any engine left, or one on its way, those that wait are told."""
+        if any(seat.alive for seat in self._seats) or len(self._tasks) > 1:
+            return
+        for rollout in self._rollouts.values():
+            if not rollout.seat.done():
+                rollout.seat.set_exception(EngineError("no engine is left"))
+                rollout.seat.exception()
+
+    # -- pause, weights, state ------------------------------------------------------------------------
+
+    @property
+    def _living(self) -> list[_Seat]:
+        return [seat for seat in self._seats if seat.alive]
+
+    @property
+    def _version(self) -> int:
+        return self._committed[0] if self._committed is not None else 0
+
+    async def pause(self) -> None:
+        """Take no new work."""
+        self._resumed.clear()
+
+    async def resume(self) -> None:
+        """Take work again."""
+        self._resumed.set()
+        self._place()
+
+    async def begin_weight_update(self, version: int, source: WeightSource) -> None:
+        """Begin the update on every engine."""
+        async with self._updating:
+            if any(seat.generating for seat in self._living):
+                raise WeightUpdateError("requests are running: pause first")
+            await asyncio.gather(*(seat.engine.begin_weight_update(version, source) for seat in self._living))
+            self._pending = (version, source)
+            self._doubt = f"weight update to version {version} is under way"
+
+    async def commit_weight_update(self, version: int, checksum: str) -> None:
+        """Commit it on every engine; one that fails alone is taken out, so no engine serves other weights.
+
+        Raises:
+            WeightUpdateError: no such update was begun, or no engine could take the weights.
+        """
+        async with self._updating:
+            if self._pending is None or self._pending[0] != version:
+                begun = "none" if self._pending is None else self._pending[0]
+                raise WeightUpdateError(f"commit of version {version}, but the update begun is {begun}")
+            source, self._pending = self._pending[1], None
+            seats = self._living
+            outcomes = await asyncio.gather(
+                *(seat.engine.commit_weight_update(version, checksum) for seat in seats), return_exceptions=True
+            )
+            failures = [(s, o) for s, o in zip(seats, outcomes, strict=True) if isinstance(o, BaseException)]
+            if (failures and len(failures) == len(seats)) or not seats:
+                reason = str(failures[0][1]) if failures else "no engine is left"
+                self._doubt = f"weight update to version {version} failed: {reason}"
+                raise WeightUpdateError(reason)
+            self._committed, self._doubt = (version, source, checksum), ""
+            for seat, error in failures:
+                self._lose(seat, f"weight update to version {version} failed: {error}")
+        for seat in self._seats:
+            if not seat.alive and not self._tasks:
+                # Started again while the update was under way: it still has older weights.
+                self._revive(seat)
+
+    def _revive(self, seat: _Seat) -> None:
+        task = asyncio.get_running_loop().create_task(self._replace(seat))
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def sleep(self) -> None:
+        """Let every engine give its memory back, see `Engine.sleep`."""
+        await asyncio.gather(*(seat.engine.sleep() for seat in self._living))
+
+    async def wake(self) -> None:
+        """Take the memory again, see `Engine.wake`."""
+        await asyncio.gather(*(seat.engine.wake() for seat in self._living))
+
+    async def states(self) -> list[EngineState]:
+        """Of every engine; a dead one has no blocks and is paused."""
+        states: list[EngineState] = []
+        for seat in self._seats:
+            if not seat.alive:
+                states.append(EngineState(seat.name, self.name, self._version, "", 0, 0, seat.block_tokens, 0, 0, True))
+                continue
+            state = await seat.engine.state()
+            states.append(replace(state, engine_id=seat.name, paused=state.paused or not self._resumed.is_set()))
+        return states
+
+    async def state(self) -> EngineState:
+        """All engines as one: sums, and the oldest weight version of those that live."""
+        states = await self.states()
+        living = [state for state, seat in zip(states, self._seats, strict=True) if seat.alive] or states
+        return EngineState(
+            engine_id="pool",
+            type=self.name,
+            weight_version=min(state.weight_version for state in living),
+            checksum=living[0].checksum,
+            free_kv_blocks=sum(state.free_kv_blocks for state in living),
+            total_kv_blocks=sum(state.total_kv_blocks for state in living),
+            block_tokens=living[0].block_tokens,
+            running=sum(state.running for state in living),
+            waiting=sum(state.waiting for state in living) + self._scheduler.waiting,
+            paused=all(state.paused for state in living) or not self._resumed.is_set() or bool(self._doubt),
+        )
+
+    @property
+    def tokens_generated(self) -> int:
+        """Tokens generated since the start, by engines that have died too."""
+        return sum(seat.tokens_before + (seat.engine.tokens_generated if seat.alive else 0) for seat in self._seats)
+
+
+def _future() -> asyncio.Future[_Seat | None]:
+    return asyncio.get_running_loop().create_future()

@@ -55,7 +55,7 @@ LIGHT = {
     "rstar-sandbox": ("rstar-sandbox[scientific,http]",),
     "rstar-reward": ("rstar-reward",),
     "rstar-model": ("rstar-model",),
-    "rstar-rollout": ("rstar-rollout", "rstar-sandbox"),
+    "rstar-rollout": ("rstar-rollout[endpoint,plot]", "rstar-sandbox"),
     "rstar-eval": ("rstar-eval", "rstar-sandbox", "rstar-reward"),
 }
 WITH_TORCH = ("rstar-model", "rstar-rollout", "rstar-eval", "rstar-trainer")

@@ -1,11 +1,22 @@
-"""One real service for all tests that do not harm it."""
+"""One real service for all tests that do not harm it, in each world that this machine can be made into.
+
+Tests of programs run where the tests run ("here"), as an ordinary user, and as in a container (see
+`worlds/launch.py`); the summary names the isolation level that each of them turned out to have.
+"""
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import functools
 import inspect
+import json
+import os
+import subprocess
+import sys
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import grpc.aio
@@ -21,11 +32,63 @@ hypothesis.settings.register_profile("sandbox", deadline=None)
 hypothesis.settings.load_profile("sandbox")
 
 
+HERE = "here"
+_LAUNCH = Path(__file__).parent / "worlds" / "launch.py"
+# Modules whose tests are about what programs can do, by the worlds they run in.
+_WORLDS_OF = {
+    "test_faults": (HERE, "user", "container"),
+    "test_sessions": (HERE, "user", "container"),
+    "test_isolation": (HERE, "user", "container", "contained-user"),
+    "test_attacks": (HERE, "user", "container", "contained-user"),
+}
+_LEVELS = pytest.StashKey[dict[str, str]]()
+
+
+@functools.cache
+def _can_be_made(world: str) -> bool:
+    """Root can make all of them where it may mount; an ordinary user is one already."""
+    if world == HERE:
+        return True
+    if os.geteuid() != 0 and world != "contained-user":
+        return False
+    command = [sys.executable, str(_LAUNCH), world, sys.executable, "-c", "import rstar_sandbox.service"]
+    return subprocess.run(command, capture_output=True, timeout=120).returncode == 0
+
+
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    wanted = _WORLDS_OF.get(metafunc.module.__name__.rpartition(".")[2], (HERE,))
+    if "sandbox" in metafunc.fixturenames and len(wanted) > 1:
+        worlds = [world for world in wanted if _can_be_made(world)]
+        metafunc.parametrize("sandbox", worlds, indirect=True, scope="session")
+
+
 @pytest.fixture(scope="session")
-def sandbox() -> Iterator[Sandbox]:
-    with Sandbox(slots=2) as running:
-        running.run("")
+def sandbox(request: pytest.FixtureRequest) -> Iterator[Sandbox]:
+    world = getattr(request, "param", HERE)
+    with Sandbox(slots=2) if world == HERE else _sandbox_in(world) as running:
+        level = running.run("").isolation
+        request.config.stash.setdefault(_LEVELS, {})[world] = level
         yield running
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
+    for world, level in config.stash.get(_LEVELS, {}).items():
+        terminalreporter.write_line(f"sandbox tests {world}: isolation level {level}")
+
+
+@contextlib.contextmanager
+def _sandbox_in(world: str) -> Iterator[Sandbox]:
+    """A service in another world, over loopback: its user cannot reach this one's socket folders."""
+    serve = ["-m", "rstar_sandbox", "serve", "--listen", "127.0.0.1:0", "--slots", "2", "--warm", "numpy"]
+    command = [sys.executable, str(_LAUNCH), world, sys.executable, *serve, "--watch-parent"]
+    process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+    try:
+        assert process.stdout is not None
+        ready = json.loads(process.stdout.readline())
+        with Sandbox(ready["listening"]) as running:
+            yield running
+    finally:
+        process.communicate(timeout=60)  # the end of its standard input ends it
 
 
 @pytest.fixture

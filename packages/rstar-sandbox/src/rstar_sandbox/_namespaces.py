@@ -114,9 +114,11 @@ class PidNamespace:
     def end(self, init: int) -> None:
         """Kills an init and with it everything in its namespace; returns when all are gone.
 
-        Direct children of the caller in the namespace have to be reaped before.
+        The end of a namespace waits until each of its processes is reaped. Those that are children of the caller
+        (a program can give it some, with CLONE_PARENT) are reaped here.
         """
         with contextlib.suppress(ProcessLookupError):
             os.kill(init, signal.SIGKILL)
         with contextlib.suppress(ChildProcessError):
-            os.waitpid(init, 0)
+            while os.waitpid(-1, 0)[0] != init:
+                pass

@@ -50,8 +50,8 @@ def give_stdin(content: bytes, *, again: bool = False) -> None:
         again: an earlier program of this process may have read from the streams that were prepared.
     """
     if content or again:
-        # A file in memory: the program reads to its end whatever its size, and nobody has to feed it.
-        source = os.memfd_create("stdin") if content else os.open(os.devnull, os.O_RDONLY)
+        # A file: the program reads to its end whatever its size, and nobody has to feed it.
+        source = _file_without_name() if content else os.open(os.devnull, os.O_RDONLY)
         view = memoryview(content)
         while view:
             view = view[os.write(source, view) :]
@@ -80,6 +80,13 @@ def finish_interpreter() -> None:
     for stream in (sys.stdout, sys.stderr):
         with contextlib.suppress(BaseException):
             stream.flush()
+
+
+def _file_without_name() -> int:
+    try:
+        return os.memfd_create("stdin")
+    except OSError:  # refused where nothing bounds such files
+        return os.open(".", os.O_TMPFILE | os.O_RDWR | os.O_CLOEXEC, 0o600)
 
 
 def _fresh_stdin() -> None:

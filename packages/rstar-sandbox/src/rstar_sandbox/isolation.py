@@ -163,9 +163,9 @@ def enter_slot(plan: Plan, folder: str, user: int | None, scratch_bytes: int, sc
     elif plan.landlock:
         shared = (_SEMAPHORES,) if user is not None else ()  # under one user, calls would see each other's files there
         readable = (*runtime_paths(), "/etc/ld.so.cache", "/etc/localtime")
-        confinement.ruleset = _landlock.prepare((folder, *_DEVICES, *shared), readable)
+        confinement.ruleset = _landlock.prepare((confinement.home, *_DEVICES, *shared), readable)
     if plan.system_call_filter:
-        _seccomp.deny_system_calls(pid_namespaces=plan.namespaces)
+        _seccomp.deny_system_calls(pid_namespaces=plan.namespaces, memory_files=plan.control_groups)
     # Nobody of the same user looks into a slot, nor into the init that shares its memory.
     _linux.set_dumpable(False)
     return confinement

@@ -6,7 +6,7 @@ import time
 
 from rstar_sandbox import processes
 from rstar_sandbox._cgroups import SlotGroup
-from rstar_sandbox.quota import exceeds
+from rstar_sandbox.quota import SHARED_MEMORY, bytes_of_user, exceeds
 from rstar_sandbox.watch import MAX_PROCESSES
 
 __all__ = ["GroupMeter", "Watchdog"]
@@ -46,17 +46,25 @@ class Watchdog:
         folder: whose content is bounded; None: it has a quota of its own.
         folder_bytes: most bytes in it.
         folder_files: most entries in it.
+        user: whose files in shared memory count too; None: it writes none there.
     """
 
     seconds = 0.02
 
     def __init__(
-        self, memory_bytes: int, others: int, folder: str | None, folder_bytes: int, folder_files: int
+        self,
+        memory_bytes: int,
+        others: int,
+        folder: str | None,
+        folder_bytes: int,
+        folder_files: int,
+        user: int | None = None,
     ) -> None:
         self._memory_bytes, self._others = memory_bytes, others
         self._folder, self._folder_bytes, self._folder_files = folder, folder_bytes, folder_files
+        self._user = user
         # Children are born with the slot's pages.
-        self._inherited = processes.own_anonymous_bytes()
+        self._inherited = processes.own_resident_bytes()
         self._files_checked = time.monotonic()
 
     def over(self) -> str | None:
@@ -71,4 +79,6 @@ class Watchdog:
             self._files_checked = now
             if exceeds(self._folder, self._folder_bytes, self._folder_files):
                 return "output_limit"
+            if self._user is not None and bytes_of_user(SHARED_MEMORY, self._user) > self._memory_bytes:
+                return "memory_limit"
         return None

@@ -9,12 +9,11 @@ import signal
 import time
 
 __all__ = [
-    "anonymous_bytes",
     "count_all",
     "descendants",
     "kill_all",
     "memory_of",
-    "own_anonymous_bytes",
+    "own_resident_bytes",
     "reap_dead",
     "run_delay_seconds",
 ]
@@ -23,17 +22,16 @@ _PAGE = resource.getpagesize()
 _SWEEP_SECONDS = 5.0
 
 
-def own_anonymous_bytes() -> int:
-    """Resident memory of the calling process that no file backs; a forked child starts with the same."""
-    return anonymous_bytes("self")
+def own_resident_bytes() -> int:
+    """Resident memory of the calling process; a forked child starts with about the same."""
+    return resident_bytes("self")
 
 
-def anonymous_bytes(pid: int | str) -> int:
-    """Resident minus shared memory of a process; 0 when it is gone."""
+def resident_bytes(pid: int | str) -> int:
+    """Resident memory of a process, files that it maps included; 0 when it is gone."""
     try:
         with open(f"/proc/{pid}/statm", "rb") as file:
-            fields = file.read().split()
-        return (int(fields[1]) - int(fields[2])) * _PAGE
+            return int(file.read().split()[1]) * _PAGE
     except (OSError, IndexError, ValueError):
         return 0
 
@@ -77,11 +75,11 @@ def descendants() -> list[int]:
 def memory_of(pids: list[int], inherited: int, limit: int) -> int:
     """Memory that these processes use beyond what they were born with, bytes.
 
-    The cheap count charges pages that the processes share among themselves to each; only when it is over the limit
-    is the proportional, slower one asked.
+    The cheap count charges libraries, and pages that the processes share among themselves, to each; only when it is
+    over the limit is the proportional, slower one of anonymous and shared memory asked.
     """
-    cheap = sum(max(0, anonymous_bytes(pid) - inherited) for pid in pids)
-    if cheap <= limit or len(pids) < 2:
+    cheap = sum(max(0, resident_bytes(pid) - inherited) for pid in pids)
+    if cheap <= limit:
         return cheap
     return min(cheap, sum(_proportional_bytes(pid) for pid in pids))
 
@@ -137,11 +135,12 @@ def _children(pid: int | str) -> list[int]:
 
 
 def _proportional_bytes(pid: int) -> int:
+    total = 0
     try:
         with open(f"/proc/{pid}/smaps_rollup", "rb") as file:
             for line in file:
-                if line.startswith(b"Pss_Anon:"):
-                    return int(line.split()[1]) * 1024
+                if line.startswith((b"Pss_Anon:", b"Pss_Shmem:")):
+                    total += int(line.split()[1]) * 1024
     except (OSError, ValueError, IndexError):
         pass
-    return 0
+    return total

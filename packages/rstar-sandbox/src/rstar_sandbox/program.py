@@ -12,7 +12,7 @@ import sys
 import traceback
 import types
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, cast
 
 __all__ = ["MAX_TRACEBACK_CHARACTERS", "MAX_VALUE_CHARACTERS", "Ending", "fresh_main", "run_source"]
 
@@ -88,17 +88,23 @@ def _ends_with_semicolon(source: str, statement: ast.stmt) -> bool:
 
 
 def _from_exception(error: BaseException, filename: str) -> Ending:
-    if isinstance(error, SystemExit):
-        return _from_exit(error)
-    kind = "memory" if isinstance(error, MemoryError) else "error"
+    # By type(), which no class can lie about; isinstance asks the object too.
+    if issubclass(type(error), SystemExit):
+        return _from_exit(cast("SystemExit", error))
+    kind = "memory" if issubclass(type(error), MemoryError) else "error"
     try:
         if kind == "memory":
             # What the frames hold may be all the memory there is.
             traceback.clear_frames(error.__traceback__)
         text = _utf8("".join(traceback.format_exception(type(error), error, _user_frames(error, filename))))
     except BaseException as second:  # a hostile exception, or no memory to format it
-        text = f"{type(error).__name__} (its traceback cannot be shown: {type(second).__name__})"
+        text = f"{_name_of(error)} (its traceback cannot be shown: {_name_of(second)})"
     return Ending(kind, traceback=_clip(text), exit_code=1)
+
+
+def _name_of(error: BaseException) -> str:
+    """The name of an exception's class, whatever its metaclass says."""
+    return str(type.__dict__["__name__"].__get__(type(error)))
 
 
 def _from_exit(error: SystemExit) -> Ending:

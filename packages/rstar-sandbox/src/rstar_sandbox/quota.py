@@ -7,7 +7,11 @@ import os
 import shutil
 import stat
 
-__all__ = ["empty_folder", "exceeds", "remove_of_user", "reset_folder", "used_files"]
+__all__ = ["SHARED_MEMORY", "bytes_of_user", "empty_folder", "exceeds", "remove_of_user", "reset_folder", "used_files"]
+
+
+SHARED_MEMORY = "/dev/shm"  # noqa: S108 - where the C library keeps semaphores
+"""Where programs without a root of their own meet those of other users."""
 
 
 def exceeds(folder: str, max_bytes: int, max_files: int) -> bool:
@@ -58,6 +62,17 @@ def reset_folder(folder: str) -> None:
     with contextlib.suppress(OSError):
         for name in os.listxattr(folder, follow_symlinks=False):
             os.removexattr(folder, name, follow_symlinks=False)
+
+
+def bytes_of_user(folder: str, user: int) -> int:
+    """What the plain files of a user in a shared folder take up."""
+    total = 0
+    with os.scandir(folder) as entries:
+        for entry in entries:
+            with contextlib.suppress(OSError):
+                information = entry.stat(follow_symlinks=False)
+                total += information.st_blocks * 512 if information.st_uid == user else 0
+    return total
 
 
 def remove_of_user(folder: str, user: int) -> None:

@@ -24,8 +24,6 @@ from rstar_sandbox.watch import MAX_REPORT_BYTES, Meter, Pipes
 
 __all__ = ["Slot", "WaitingChild", "leave"]
 
-_SHARED_MEMORY = "/dev/shm"  # noqa: S108 - where the C library keeps semaphores
-
 
 @dataclass
 class WaitingChild:
@@ -78,7 +76,7 @@ class Slot:
         self.plan, self.connection, self.group, self.tier = plan, connection, group, tier
         self.user = isolation.user_of_slot(plan, zygote, number)
         self._scratch_bytes, self._scratch_files = scratch_bytes, scratch_files
-        self._shared_memory = not plan.namespaces and self.user is not None
+        self._shared_memory = not plan.namespaces and self.user is not None and os.path.isdir(quota.SHARED_MEMORY)
         # An init of ours shares this memory: no signal may have a Python handler.
         for name in (signal.SIGINT, signal.SIGTERM, signal.SIGCHLD):
             signal.signal(name, signal.SIG_DFL)
@@ -126,7 +124,8 @@ class Slot:
             return None
         watched = None if self.plan.namespaces else self.home
         others = 1 if self.plan.namespaces else 0
-        return Watchdog(limits.memory_bytes, others, watched, self._scratch_bytes, self._scratch_files)
+        user = self.user if self._shared_memory else None
+        return Watchdog(limits.memory_bytes, others, watched, self._scratch_bytes, self._scratch_files, user)
 
     def clean(self) -> None:
         """Removes what the last call wrote; all its processes are dead."""
@@ -137,7 +136,7 @@ class Slot:
         for folder, kept in self.confinement.kept.items():
             quota.empty_folder(folder, kept)
         if self._shared_memory and self.user is not None:
-            quota.remove_of_user(_SHARED_MEMORY, self.user)
+            quota.remove_of_user(quota.SHARED_MEMORY, self.user)
 
 
 def leave(slot: Slot, child: WaitingChild | None) -> None:

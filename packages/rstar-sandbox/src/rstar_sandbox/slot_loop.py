@@ -50,13 +50,14 @@ def slot_main(slot: Slot) -> NoReturn:
 
 def _serve_job(slot: Slot, child: WaitingChild, frame: dict[str, Any]) -> WaitingChild:
     """Answers one job; returns the child of the next."""
-    job, outcome, ahead = Job.from_frame(frame), None, not _connection_waits(child.channel)
-    for _ in range(_START_ATTEMPTS):
+    job, ahead = Job.from_frame(frame), not _connection_waits(child.channel)
+    for attempt in range(_START_ATTEMPTS):
         outcome = _run_job(slot, child, job, frame, ahead)
-        if outcome is not None:
+        if outcome.status != "unavailable" or outcome.cancelled:
             break
-        child, ahead = slot.fork_ahead(), False
-    send(slot.connection, (outcome or Outcome("unavailable", detail="no child could start")).frame())
+        if attempt < _START_ATTEMPTS - 1:
+            child, ahead = slot.fork_ahead(), False
+    send(slot.connection, outcome.frame())
     return slot.fork_ahead()
 
 
@@ -65,8 +66,8 @@ def _connection_waits(channel: socket.socket) -> bool:
     return bool(select.select([channel], [], [], 0)[0])
 
 
-def _run_job(slot: Slot, child: WaitingChild, job: Job, frame: dict[str, Any], ahead: bool) -> Outcome | None:
-    """Runs one program to its end and says how it ended; None: the child was gone before the program began.
+def _run_job(slot: Slot, child: WaitingChild, job: Job, frame: dict[str, Any], ahead: bool) -> Outcome:
+    """Runs one program to its end and says how it ended; unavailable: the child was gone before the program began.
 
     Raises:
         ServiceGoneError: nobody is there to take the outcome; the program is dead.
@@ -98,8 +99,6 @@ def _run_job(slot: Slot, child: WaitingChild, job: Job, frame: dict[str, Any], a
     finally:
         child.close()
         slot.clean()
-    if outcome is None:
-        return None
     phases["fork"] = (child.wall_seconds, child.cpu_seconds + watch.setup_cpu_seconds)
     phases["exec"] = (watch.wall_seconds, max(0.0, watch.cpu_seconds - watch.setup_cpu_seconds))
     phases["drain"] = (drained - reaped, reaping_cpu - cpu_before + drained_cpu - reaped_cpu)
@@ -126,12 +125,12 @@ def _give_files(slot: Slot, job: Job) -> str:
     return ""
 
 
-def _outcome(slot: Slot, watch: Watch, job: Job) -> dict[str, Any] | None:
+def _outcome(slot: Slot, watch: Watch, job: Job) -> dict[str, Any]:
     if watch.killed_for == "cancelled":
         return {"status": "unavailable", "cancelled": True, "detail": "cancelled by the client"}
     pipes = watch.pipes
-    if not watch.started and watch.killed_for is None:
-        return None
+    if not watch.started:  # nothing of the program has run
+        return {"status": "unavailable", "detail": f"the child did not start: {pipes.report.content[:1000]!r}"}
     report = read_report(pipes.report.content)
     ran_out = slot.group is not None and slot.group.ran_out()
     verdict = judge(watch.wait_status, watch.killed_for, watch.cpu_seconds, job.limits.cpu_seconds, report, ran_out)

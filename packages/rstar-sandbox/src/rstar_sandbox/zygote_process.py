@@ -14,7 +14,7 @@ from rstar_sandbox.settings import SandboxSettings
 from rstar_sandbox.tiers import STANDARD, modules_of_tier
 from rstar_sandbox.warmup import WARM_ENVIRONMENT
 
-__all__ = ["ZygoteProcess"]
+__all__ = ["ZygoteProcess", "zygote_environment"]
 
 # Programs see none of the service's environment (which may hold tokens) but what finds and tunes libraries.
 _PASSED = ("PATH", "LANG", "LC_ALL", "LC_CTYPE", "TZ", "LD_LIBRARY_PATH", "VIRTUAL_ENV")
@@ -51,7 +51,7 @@ class ZygoteProcess:
                 # Standard output of a service belongs to its ready line.
                 stdout=subprocess.DEVNULL,
                 pass_fds=(theirs.fileno(),),
-                env=_environment(),
+                env=zygote_environment(),
                 start_new_session=True,
             )
         finally:
@@ -116,7 +116,8 @@ class ZygoteProcess:
             self._process.wait()
 
 
-def _environment() -> dict[str, str]:
+def zygote_environment() -> dict[str, str]:
+    """What of the service's environment a zygote, and so a program, gets."""
     passed = {name: value for name, value in os.environ.items() if name in _PASSED or name.startswith(_PASSED_PREFIXES)}
     return {
         "LANG": "C.UTF-8",

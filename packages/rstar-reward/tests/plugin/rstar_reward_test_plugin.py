@@ -17,7 +17,7 @@ from rstar_reward.verifiers import Judgement
 
 class Misbehaving:
     """Answers are commands: loop, hang, wait SECONDS, memory, abort, killed, killed-once PATH, recurse, raise, pid,
-    write PATH, spawn PATH, connect PORT."""
+    write PATH, spawn PATH, connect PORT, signal PID."""
 
     def extract(self, transcript: Transcript) -> Declared:
         return extract_answer(transcript)
@@ -49,6 +49,8 @@ class Misbehaving:
             subprocess.run(["touch", argument], check=True)
         if command == "connect":
             socket.create_connection(("127.0.0.1", int(argument)), timeout=1)
+        if command == "signal":
+            os.kill(int(argument), 0)
         if command == "recurse":
             return self.judge(gold, candidate)
         if command == "raise":

@@ -97,6 +97,11 @@ async def test_a_worker_can_connect_to_nothing(pool: WorkerPool) -> None:
     assert "PermissionError" in reply.body["reason"]
 
 
+async def test_a_worker_can_signal_no_other_process(pool: WorkerPool) -> None:
+    reply = await pool.run(job(f"signal {pool.zygote_pid}"))
+    assert "PermissionError" in reply.body["reason"]
+
+
 async def test_a_reference_is_checked_once(pool: WorkerPool) -> None:
     judge = Judge(pool)
     await judge.judge("g", r"\boxed{pid}", verifier="misbehaving")

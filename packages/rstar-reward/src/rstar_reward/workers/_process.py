@@ -32,7 +32,7 @@ def silence(*descriptors: int) -> None:
         os.close(null)
 
 
-# Audit events of Python that reach beyond the process. Sending signals is not among them: a worker may end itself.
+# Audit events of Python that reach beyond the process.
 _EFFECTS = frozenset({
     "os.chmod", "os.chown", "os.exec", "os.fork", "os.forkpty", "os.link", "os.mkdir", "os.posix_spawn", "os.putenv",
     "os.remove", "os.rename", "os.rmdir", "os.spawn", "os.symlink", "os.system", "os.truncate", "pty.spawn",
@@ -41,13 +41,14 @@ _EFFECTS = frozenset({
 
 
 def forbid_effects() -> None:
-    """Makes this process refuse to start programs, to change files and to connect to anything, for good.
+    """Makes this process refuse to start programs, to change files, to connect and to signal others, for good.
 
     Nothing here does so; if an answer ever got a library to try, the attempt would end in an error.
     """
 
     def refuse(event: str, arguments: tuple[object, ...]) -> None:
-        if event in _EFFECTS or (event == "open" and _would_write(arguments)):
+        signals_other = event == "os.kill" and arguments[0] != os.getpid()
+        if event in _EFFECTS or signals_other or (event == "open" and _would_write(arguments)):
             raise PermissionError(f"{event} is not allowed in a worker")
 
     sys.addaudithook(refuse)

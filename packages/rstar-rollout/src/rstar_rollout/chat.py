@@ -6,11 +6,11 @@ import asyncio
 import json
 import sys
 import uuid
-from collections.abc import AsyncIterator
-from dataclasses import dataclass
+from collections.abc import AsyncIterator, Sequence
+from dataclasses import dataclass, field
 
 from rich.console import Console
-from rich.markup import escape
+from rich.text import Text
 
 from rstar_model.tool_calls import MalformedCall, ToolCall
 from rstar_model.types import ToolStatus
@@ -19,16 +19,31 @@ from rstar_rollout.engines.base import GenerationRequest, NoiseKey
 from rstar_rollout.limits import SamplingSettings, ToolSettings
 from rstar_rollout.serving import RolloutOptions, RolloutParts
 from rstar_rollout.tool_executor import ToolInvocation, ToolResult
+from rstar_rollout.turn_view import Piece, TurnView
 
 __all__ = ["ChatEvent", "ChatSession", "chat"]
 
 
 @dataclass(frozen=True)
 class ChatEvent:
-    """Something to show. ``kind``: text (of the policy), call, result, or note (about the conversation)."""
+    """Something to show.
+
+    ``kind``: reasoning or answer (of the policy, in portions as they come), call, result, or note (about the
+    conversation).
+    """
 
     kind: str
     text: str
+
+
+@dataclass
+class _Generated:
+    """One turn: its text, why it ended, whether the policy closed it, and the calls that were shown while it came."""
+
+    text: str = ""
+    finish: str = ""
+    closed: bool = False
+    shown_calls: list[str] = field(default_factory=list)
 
 
 class ChatSession:
@@ -64,9 +79,11 @@ class ChatSession:
         """Say something; yields what the policy says and does in answer."""
         self._ids += self._user_turn(message)
         for _ in range(self._max_turns):
-            text, finish, closed = await self._generate()
-            yield ChatEvent("text", self._format.turn_prefill + text.removesuffix(self._format.end_of_turn))
-            if finish == "length":
+            turn = _Generated()
+            async for event in self._generate(turn):
+                yield event
+            text, closed = turn.text, turn.closed
+            if turn.finish == "length":
                 yield ChatEvent("note", "the answer was cut: no room left")
                 return
             parsed = self._format.parser().parse(text)
@@ -77,7 +94,8 @@ class ChatSession:
                 return
             results: list[str] = []
             for index, call in enumerate(parsed.calls):
-                yield ChatEvent("call", _shown_call(call))
+                if turn.shown_calls[index : index + 1] != [_shown_call(call)]:
+                    yield ChatEvent("call", _shown_call(call))
                 result = await self._run(call, index)
                 if result.status is ToolStatus.UNAVAILABLE:
                     yield ChatEvent("note", f"the tool is not available: {result.detail}")
@@ -104,31 +122,62 @@ class ChatSession:
         )
         return ids
 
-    async def _generate(self) -> tuple[str, str, bool]:
-        """Text of the next turn, why it ended, and whether the policy closed it."""
+    async def _generate(self, turn: _Generated) -> AsyncIterator[ChatEvent]:
+        """Generate the next turn into ``turn`` and show it as it comes."""
         longest = self._loop.engine.max_model_tokens
         room = self._max_new_tokens if longest is None else min(self._max_new_tokens, longest - len(self._ids))
         if room < 1:
-            return "", "length", False
+            turn.finish = "length"
+            return
         sampling = self._sampling
-        result = await self._loop.engine.generate(
-            GenerationRequest(
-                request_id=f"{self._id}/{self._turn}",
-                sequence_id=self._id,
-                token_ids=tuple(self._ids),
-                max_new_tokens=room,
-                temperature=sampling.temperature,
-                top_p=sampling.top_p,
-                top_k=sampling.top_k,
-                stop_ids=self._format.stop_ids(self._tokenizer),
-                noise=NoiseKey(sampling.seed, "chat", 0, self._turn),
-                log_probs=False,
-            )
+        request = GenerationRequest(
+            request_id=f"{self._id}/{self._turn}",
+            sequence_id=self._id,
+            token_ids=tuple(self._ids),
+            max_new_tokens=room,
+            temperature=sampling.temperature,
+            top_p=sampling.top_p,
+            top_k=sampling.top_k,
+            stop_ids=self._format.stop_ids(self._tokenizer),
+            noise=NoiseKey(sampling.seed, "chat", 0, self._turn),
+            log_probs=False,
         )
+        portions: asyncio.Queue[Sequence[int] | None] = asyncio.Queue()
+        generating = asyncio.ensure_future(self._loop.engine.generate(request, portions.put_nowait))
+        generating.add_done_callback(lambda _: portions.put_nowait(None))
+        view, ids, seen = TurnView(self._format), [], 0
+        try:
+            while (portion := await portions.get()) is not None:
+                ids += portion
+                text = self._tokenizer.decode(ids)
+                # A character may come in several tokens; half of one is no text yet.
+                ready = len(text.rstrip("\ufffd"))
+                for piece in view.feed(text[seen:ready]):
+                    for event in self._events(piece, turn):
+                        yield event
+                seen = max(seen, ready)
+            result = await generating
+        finally:
+            generating.cancel()
+        turn.text = self._tokenizer.decode(result.token_ids)
+        for piece in (*view.feed(turn.text[seen:]), *view.end()):
+            for event in self._events(piece, turn):
+                yield event
         self._ids += result.token_ids
         self._turn += 1
-        closed = bool(result.token_ids) and result.token_ids[-1] == self._format.end_of_turn_id(self._tokenizer)
-        return self._tokenizer.decode(result.token_ids), result.finish_reason, closed
+        turn.finish = result.finish_reason
+        turn.closed = bool(result.token_ids) and result.token_ids[-1] == self._format.end_of_turn_id(self._tokenizer)
+
+    def _events(self, piece: Piece, turn: _Generated) -> list[ChatEvent]:
+        if piece.kind != "call":
+            return [ChatEvent(piece.kind, piece.text)]
+        # Shown as soon as it is written; whatever only the whole turn makes plain is shown with its end.
+        text = self._format.tool_call_open + piece.text + self._format.tool_call_close
+        calls = self._format.parser().parse(text).calls
+        if len(calls) != 1 or isinstance(calls[0], MalformedCall):
+            return []
+        turn.shown_calls.append(_shown_call(calls[0]))
+        return [ChatEvent("call", turn.shown_calls[-1])]
 
     async def _run(self, call: ToolCall | MalformedCall, index: int) -> ToolResult:
         if isinstance(call, MalformedCall):
@@ -169,8 +218,10 @@ async def chat(
         if interactive:
             console.print("Type a message; end with an empty line or Ctrl-D.", style="dim")
         while message := await asyncio.to_thread(_read_message, interactive):
+            screen = _Screen(console)
             async for event in session.answer(message):
-                _show(console, event)
+                screen.show(event)
+            screen.close()
     finally:
         await parts.stop()
 
@@ -197,11 +248,33 @@ def _read_message(interactive: bool) -> str:
     return ""
 
 
-_STYLES = {"text": None, "call": "cyan", "result": "green", "note": "yellow"}
+_STYLES = {"reasoning": "dim", "answer": "bold", "call": "cyan", "result": "green", "note": "yellow"}
+_LABELS = {"reasoning": "policy", "answer": "answer", "call": "code", "result": "result", "note": "note"}
 
 
-def _show(console: Console, event: ChatEvent) -> None:
-    label = {"text": "policy", "call": "code", "result": "result", "note": "note"}[event.kind]
-    style = _STYLES[event.kind]
-    body = escape(event.text)
-    console.print(f"{label}> {f'[{style}]{body}[/{style}]' if style else body}")
+class _Screen:
+    """Shows events one after another; portions of one kind go on in the line they began."""
+
+    def __init__(self, console: Console) -> None:
+        self._console = console
+        self._open = ""
+
+    def show(self, event: ChatEvent) -> None:
+        """Show an event."""
+        text = event.text
+        if event.kind != self._open:
+            text = text.lstrip("\n")
+            if event.kind in ("reasoning", "answer") and not text.strip():
+                return  # white space between two tags
+            self.close()
+            self._console.print(f"{_LABELS[event.kind]}> ", end="", style="bold magenta")
+            self._open = event.kind
+        self._console.print(Text(text, style=_STYLES[event.kind]), end="")
+        if event.kind not in ("reasoning", "answer"):
+            self.close()
+
+    def close(self) -> None:
+        """End the line."""
+        if self._open:
+            self._console.print()
+        self._open = ""

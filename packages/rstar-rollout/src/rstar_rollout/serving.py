@@ -126,7 +126,10 @@ def _vllm(model: Path, options: EngineOptions) -> list[EngineFactory]:
     size = options.tensor_parallel
     groups = [",".join(map(str, range(index * size, (index + 1) * size))) for index in range(options.engines)]
     # On a CPU there is nothing to divide but cores, which the system shares out better than fixed bounds.
-    each = [replace(settings, devices=devices, cpu_threads="nobind") for devices in groups]
+    each = [
+        replace(settings, devices=devices, cpu_threads="nobind", workers_before=index * size)
+        for index, devices in enumerate(groups)
+    ]
     return [lambda chosen=chosen: VllmEngine(model, chosen) for chosen in each]  # type: ignore[misc]
 
 
@@ -165,7 +168,16 @@ class RolloutParts:
                 queue_seconds=options.tool_queue_seconds,
             )
         await self.engine.start()
-        return AgentLoop(self.engine, self._format, self._tokenizer, executor, max_tool_calls=options.max_tool_calls)
+        # The scheduler chooses among those that wait, so there have to be some.
+        waiting = 2 * options.engine.engines * options.engine.max_batch
+        return AgentLoop(
+            self.engine,
+            self._format,
+            self._tokenizer,
+            executor,
+            max_tool_calls=options.max_tool_calls,
+            max_rollouts=max(1024, waiting),
+        )
 
     async def stop(self) -> None:
         """Free everything."""

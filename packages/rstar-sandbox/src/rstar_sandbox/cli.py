@@ -211,8 +211,10 @@ def batch(
 @app.command()
 def bench(
     what: Annotated[
-        Literal["rates", "overload", "deaths"],
-        typer.Argument(help="rates and CPU; ten times too many calls; processes killed in the middle of work."),
+        Literal["rates", "overload", "deaths", "leaks"],
+        typer.Argument(
+            help="rates and CPU; ten times too many calls; processes killed in the middle of work; growth over calls."
+        ),
     ] = "rates",
     endpoint: Endpoint = "embedded",
     token_file: TokenFile = None,
@@ -220,7 +222,7 @@ def bench(
     tier: Annotated[list[str] | None, typer.Option(help="standard or full; repeat.  [default: both]")] = None,
     rounds: Annotated[int, typer.Option(help="Rounds of each target.")] = 5,
     seconds: Annotated[float | None, typer.Option(help="rates: of a round (3); overload: of it all (30).")] = None,
-    calls: Annotated[int, typer.Option(help="deaths: calls to make.")] = 20_000,
+    calls: Annotated[int | None, typer.Option(help="Calls to make.  [default: deaths 20,000; leaks 100,000]")] = None,
     against: Annotated[
         list[str] | None, typer.Option(help="rates: code-judge=URL or sandbox-fusion=URL to measure as well; repeat.")
     ] = None,
@@ -243,8 +245,10 @@ def bench(
         passed = command.rates(plan, endpoint, _security(token_file), others, json_file)
     elif what == "overload":
         passed = command.overload(30.0 if seconds is None else seconds, json_file)
+    elif what == "deaths":
+        passed = command.deaths(20_000 if calls is None else calls, json_file)
     else:
-        passed = command.deaths(calls, json_file)
+        passed = command.leaks(100_000 if calls is None else calls, json_file)
     if not passed:
         raise typer.Exit(1)
 

@@ -15,6 +15,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from rstar_protos.service import ClientSecurity
 from rstar_sandbox.bench import report
 from rstar_sandbox.bench.deaths import measure_deaths
+from rstar_sandbox.bench.leaks import measure_growth
 from rstar_sandbox.bench.overload import Overload, measure_overload
 from rstar_sandbox.bench.rates import Plan, measure_rates
 from rstar_sandbox.bench.targets import Http, Service, parse_other
@@ -74,6 +75,16 @@ def deaths(calls: int, json_file: Path | None) -> bool:
     )
     _write(asdict(found), json_file)
     return found.passed
+
+
+def leaks(calls: int, json_file: Path | None) -> bool:
+    """Looks at what a service holds before and after many calls; False: it grew."""
+    with _progress(calls, "calls") as (progress, bar):
+        found = measure_growth(calls, on_done=lambda done: progress.advance(bar, done))
+    print(f"after {found.calls // 10} calls: {found.before}\nafter {found.calls} calls: {found.after}")
+    print("passed" if found.is_flat else f"FAILED: grew by {found.grew}")
+    _write({**asdict(found), "grew": found.grew}, json_file)
+    return found.is_flat
 
 
 @contextmanager

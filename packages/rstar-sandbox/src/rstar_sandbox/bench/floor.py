@@ -1,22 +1,27 @@
 """The floor: fork a warm interpreter, let the child end at once, reap it, on every core. Nothing that forks is faster.
 
-No isolation, no program, no pipes, no transport. Run as a script (`floor.py TIER SECONDS`) in a process of its own, so
-that what is forked holds the tier's modules and nothing else.
+No isolation, no program, no pipes, no transport. Run as `python -m rstar_sandbox.bench.floor TIER SECONDS` in a process
+of its own, so that what is forked is warm like a zygote of the tier and holds nothing else.
 """
 
 from __future__ import annotations
 
 import gc
-import importlib
 import os
 import subprocess
 import sys
 import time
 from dataclasses import dataclass
 
+from rstar_sandbox._memory import collapse
+from rstar_sandbox.bench.processor_time import own_seconds
+from rstar_sandbox.tiers import modules_of_tier
+from rstar_sandbox.warmup import warm_up
+from rstar_sandbox.zygote_process import zygote_environment
+
 __all__ = ["Floor", "measure_floor"]
 
-_MODULES = {"standard": (), "full": ("numpy", "scipy", "sympy")}
+_MODULES = ("numpy", "scipy", "sympy")
 
 
 @dataclass(frozen=True)
@@ -39,10 +44,10 @@ def measure_floor(tier: str, seconds: float) -> Floor:
         seconds: for how long.
     """
     cores = sorted(os.sched_getaffinity(0))
-    environment = {**os.environ, "OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
+    command = [sys.executable, "-m", "rstar_sandbox.bench.floor", tier, str(seconds)]
     processes = [
-        subprocess.Popen(  # noqa: S603 - our own file
-            [sys.executable, __file__, tier, str(seconds)], stdout=subprocess.PIPE, text=True, env=environment
+        subprocess.Popen(  # noqa: S603 - our own module
+            command, stdout=subprocess.PIPE, text=True, env=zygote_environment()
         )
         for _ in cores
     ]
@@ -56,20 +61,19 @@ def measure_floor(tier: str, seconds: float) -> Floor:
 
 
 def _fork_and_reap(seconds: float) -> tuple[int, float, float]:
-    before, started, calls = os.times(), time.perf_counter(), 0
+    before, started, calls = own_seconds(), time.perf_counter(), 0
     while time.perf_counter() - started < seconds:
         pid = os.fork()
         if pid == 0:
             os._exit(0)
         os.waitpid(pid, 0)
         calls += 1
-    wall, after = time.perf_counter() - started, os.times()
-    return calls, wall, sum(after[:4]) - sum(before[:4])
+    return calls, time.perf_counter() - started, own_seconds() - before
 
 
 if __name__ == "__main__":
-    for name in _MODULES[sys.argv[1]]:
-        importlib.import_module(name)
+    warm_up(modules_of_tier(sys.argv[1], _MODULES))
     gc.collect()
     gc.freeze()
+    collapse()
     print(*_fork_and_reap(float(sys.argv[2])))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import resource
 from dataclasses import dataclass
 
 __all__ = ["TreeTime", "machine_seconds", "own_seconds", "tree_time"]
@@ -47,8 +48,8 @@ def tree_time(root: int) -> TreeTime:
 
 def own_seconds() -> float:
     """CPU time of this process and of its reaped children, so far."""
-    times = os.times()
-    return times.user + times.system + times.children_user + times.children_system
+    usages = (resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN))
+    return sum(usage.ru_utime + usage.ru_stime for usage in usages)
 
 
 def machine_seconds() -> float:

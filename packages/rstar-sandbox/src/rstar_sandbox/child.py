@@ -19,7 +19,7 @@ import time
 from typing import Any, NoReturn
 
 from rstar_sandbox import isolation
-from rstar_sandbox.interpreter import PROGRAM_NAME, default_signals, finish_interpreter, give_stdin
+from rstar_sandbox.interpreter import PROGRAM_NAME, finish_interpreter, give_stdin, interruptible
 from rstar_sandbox.messages import Job, receive
 from rstar_sandbox.program import Ending, fresh_main, run_source
 from rstar_sandbox.watch import MAX_PROCESSES
@@ -37,7 +37,13 @@ _HARD_CPU_EXTRA_SECONDS = 1
 
 
 def be_child(
-    out: int, err: int, channel: int, plan: isolation.Plan, user: int | None, confinement: isolation.Confinement
+    out: int,
+    err: int,
+    channel: int,
+    plan: isolation.Plan,
+    user: int | None,
+    confinement: isolation.Confinement,
+    mapped: int,
 ) -> NoReturn:
     """What a freshly forked process does for the rest of its life. Never runs the caller's clean-up.
 
@@ -48,10 +54,11 @@ def be_child(
         plan: the isolation to enter.
         user: id to take on; None: stay.
         confinement: of the slot.
+        mapped: address space of the slot, bytes.
     """
     end = os._exit  # programs may replace what modules hold, not what this frame does
     try:
-        mapped = _enter(out, err, channel, plan, user, confinement)
+        _enter(out, err, channel, plan, user, confinement)
         service = socket.socket(fileno=CHANNEL_DESCRIPTOR)
         frame = receive(service)
         if frame is None:
@@ -140,12 +147,8 @@ def _next_cell(service: socket.socket) -> dict[str, Any] | None:
 
 def _enter(
     out: int, err: int, channel: int, plan: isolation.Plan, user: int | None, confinement: isolation.Confinement
-) -> int:
-    """Turns the forked process into a limited world: descriptors, session, limits, isolation.
-
-    Returns:
-        Memory that is mapped already, bytes.
-    """
+) -> None:
+    """Turns the forked process into a limited world: descriptors, session, limits, isolation."""
     os.setsid()
     os.dup2(channel, CHANNEL_DESCRIPTOR, inheritable=False)
     os.dup2(out, 1)
@@ -157,19 +160,12 @@ def _enter(
         os.closerange(keep + 1, CHANNEL_DESCRIPTOR)
     os.closerange(CHANNEL_DESCRIPTOR + 1, 65536)
     os.chdir(confinement.home)
-    default_signals()
-    mapped = _mapped_bytes()
+    interruptible()
     if plan.resource_limits:
         _limit_resources(user, plan)
     isolation.enter_child(plan, user, confinement)
     if keep >= 0:
         os.close(keep)
-    return mapped
-
-
-def _mapped_bytes() -> int:
-    with open("/proc/self/statm", "rb", buffering=0) as file:
-        return int(file.read(64).split()[0]) * resource.getpagesize()
 
 
 def _limit_resources(user: int | None, plan: isolation.Plan) -> None:

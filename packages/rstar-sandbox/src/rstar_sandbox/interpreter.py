@@ -5,6 +5,7 @@ Prepared once in a slot, before its children are forked, so that no call pays fo
 
 from __future__ import annotations
 
+import _signal  # type: ignore[import-not-found]  # the interpreter's own half of `signal`, without stubs
 import atexit
 import contextlib
 import gc
@@ -14,7 +15,14 @@ import signal
 import sys
 import threading
 
-__all__ = ["PROGRAM_NAME", "default_signals", "finish_interpreter", "give_stdin", "prepare_interpreter"]
+__all__ = [
+    "PROGRAM_NAME",
+    "default_signals",
+    "finish_interpreter",
+    "give_stdin",
+    "interruptible",
+    "prepare_interpreter",
+]
 
 PROGRAM_NAME = "main.py"
 
@@ -64,11 +72,16 @@ def give_stdin(content: bytes, *, again: bool = False) -> None:
 
 
 def default_signals() -> None:
-    """Dispositions of a just started interpreter; `SIGINT` raises KeyboardInterrupt."""
-    for number in (signal.SIGTERM, signal.SIGCHLD, signal.SIGHUP, signal.SIGXCPU, signal.SIGQUIT):
+    """Dispositions of a just started interpreter, but for `SIGINT`, which `interruptible` sets."""
+    for number in (signal.SIGTERM, signal.SIGCHLD, signal.SIGHUP, signal.SIGXCPU, signal.SIGQUIT, signal.SIGINT):
         signal.signal(number, signal.SIG_DFL)
-    signal.signal(signal.SIGINT, signal.default_int_handler)
     signal.pthread_sigmask(signal.SIG_SETMASK, ())
+
+
+def interruptible() -> None:
+    """`SIGINT` raises KeyboardInterrupt; only in a child, see `PidNamespace`."""
+    # The plain function: that of `signal` makes enumeration members of what it returns.
+    _signal.signal(_signal.SIGINT, _signal.default_int_handler)
 
 
 def finish_interpreter() -> None:

@@ -142,7 +142,7 @@ def enter_slot(plan: Plan, folder: str, user: int | None, scratch_bytes: int, sc
     Raises:
         OSError: something that worked when it was probed does not now.
     """
-    _choose_victims(plan)
+    _prefer_as_victims()
     if plan.namespaces:
         owner = user if user is not None else os.geteuid()
         kept = _mounts.build_root(
@@ -179,11 +179,9 @@ def enter_child(plan: Plan, user: int | None, confinement: Confinement) -> None:
     """
     if plan.level == OFF:
         return
-    if plan.control_groups:
-        _prefer_as_victim()
     if user is not None:
         _become(user)
-    if plan.drop_capabilities:
+    elif plan.drop_capabilities:
         _linux.drop_capabilities()
     if not plan.namespaces:  # there, the end of the slot ends its namespace
         _linux.set_parent_death_signal(signal.SIGKILL)
@@ -200,13 +198,8 @@ def _plain_folder(folder: str, user: int | None) -> Confinement:
     return Confinement(home, (home,), {home: frozenset()})
 
 
-def _choose_victims(plan: Plan) -> None:
-    """Where the kernel has to choose, programs go first, before the services of this machine and before their slot."""
-    with contextlib.suppress(OSError), open("/proc/self/oom_score_adj", "w") as file:
-        file.write("-900" if plan.control_groups else "1000")  # lowering needs a capability; then programs alone rise
-
-
-def _prefer_as_victim() -> None:
+def _prefer_as_victims() -> None:
+    """Where the kernel has to choose, slots go before other services, and programs, being larger, before their slot."""
     with contextlib.suppress(OSError), open("/proc/self/oom_score_adj", "w") as file:
         file.write("1000")
 

@@ -13,6 +13,7 @@ __all__ = [
     "descendants",
     "kill_all",
     "memory_of",
+    "own_mapped_bytes",
     "own_resident_bytes",
     "reap_dead",
     "run_delay_seconds",
@@ -20,6 +21,12 @@ __all__ = [
 
 _PAGE = resource.getpagesize()
 _SWEEP_SECONDS = 5.0
+
+
+def own_mapped_bytes() -> int:
+    """Address space of the calling process; a forked child starts with the same."""
+    with open("/proc/self/statm", "rb") as file:
+        return int(file.read().split()[0]) * _PAGE
 
 
 def own_resident_bytes() -> int:

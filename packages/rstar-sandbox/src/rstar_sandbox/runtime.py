@@ -10,7 +10,7 @@ import sysconfig
 __all__ = ["runtime_paths"]
 
 _SYSTEM = ("/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64", "/nix/store", "/gnu/store")
-_TOO_WIDE = ("/", "/home", "/root", "/etc", "/var", "/tmp", "/opt", "/srv", "/proc", "/sys", "/dev")  # noqa: S108
+_TOO_WIDE = ("/", "/home", "/root", "/etc", "/var", "/tmp", "/opt", "/srv", "/proc", "/sys", "/dev")  # noqa: S108 - names only
 
 
 def runtime_paths() -> list[str]:

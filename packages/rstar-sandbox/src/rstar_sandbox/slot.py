@@ -12,12 +12,12 @@ import socket
 import time
 from dataclasses import dataclass
 
-from rstar_sandbox import isolation, quota
+from rstar_sandbox import isolation, processes, quota
 from rstar_sandbox._cgroups import SlotGroup
 from rstar_sandbox.capture import Capture
 from rstar_sandbox.child import be_child
 from rstar_sandbox.families import Family, NamespaceFamily, SweptFamily
-from rstar_sandbox.interpreter import prepare_interpreter
+from rstar_sandbox.interpreter import default_signals, prepare_interpreter
 from rstar_sandbox.limits import Limits
 from rstar_sandbox.meters import GroupMeter, Watchdog
 from rstar_sandbox.watch import MAX_REPORT_BYTES, Meter, Pipes
@@ -77,15 +77,14 @@ class Slot:
         self.user = isolation.user_of_slot(plan, zygote, number)
         self._scratch_bytes, self._scratch_files = scratch_bytes, scratch_files
         self._shared_memory = not plan.namespaces and self.user is not None and os.path.isdir(quota.SHARED_MEMORY)
-        # An init of ours shares this memory: no signal may have a Python handler.
-        for name in (signal.SIGINT, signal.SIGTERM, signal.SIGCHLD):
-            signal.signal(name, signal.SIG_DFL)
+        default_signals()
         self.confinement = isolation.enter_slot(plan, folder, self.user, scratch_bytes, scratch_files)
         self.family: Family = NamespaceFamily(group) if plan.namespaces else SweptFamily(self.user)
         temporary = self.confinement.scratch[1] if plan.namespaces else self.home
         prepare_interpreter(self.home, temporary)
         # Folders whose attributes a program can change are its user's.
         self._owned = (self.home,) if self.user is not None else self.confinement.scratch
+        self._mapped = processes.own_mapped_bytes()
         self._clean_files = quota.used_files(self.home) if plan.namespaces else 0
 
     @property
@@ -104,7 +103,9 @@ class Slot:
         out, err = Capture(0), Capture(0)
         pid = self.family.fork()
         if pid == 0:
-            be_child(out.write_end, err.write_end, theirs.fileno(), self.plan, self.user, self.confinement)
+            be_child(
+                out.write_end, err.write_end, theirs.fileno(), self.plan, self.user, self.confinement, self._mapped
+            )
         theirs.close()
         for capture in (out, err):
             capture.close_write_end()

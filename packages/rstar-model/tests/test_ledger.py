@@ -98,3 +98,14 @@ def test_turns_only_go_forward() -> None:
     ledger = TokenLedger([Span(SpanKind.TEMPLATE, (1,), turn=2)])
     with pytest.raises(LedgerError):
         ledger.append(SpanKind.TEMPLATE, [1], turn=1)
+
+
+def test_tokens_without_loss_are_still_part_of_the_sequence() -> None:
+    """RLinf#318: what carries no loss is masked in the loss alone; ids, lengths and attention keep it."""
+    ledger = TokenLedger()
+    ledger.append(SpanKind.PROMPT, [1, 2])
+    ledger.append(SpanKind.POLICY, [3], log_probs=[-1.0], weight_version=0)
+    ledger.append(SpanKind.TOOL, [4, 5, 6])
+    assert ledger.token_ids == [1, 2, 3, 4, 5, 6]
+    assert ledger.loss_mask == [False, False, True, False, False, False]
+    assert (ledger.prompt_length, ledger.response_length, ledger.policy_length) == (2, 4, 1)

@@ -23,6 +23,12 @@ class MalformedKind(str, Enum):
     """What is wrong with a call."""
 
     INVALID_JSON = "invalid_json"
+    """No JSON at all, or broken off; an empty call too."""
+    NOT_A_JSON_VALUE = "not_a_json_value"
+    """NaN or an infinity, which Python's reader would take."""
+    REPEATED_KEY = "repeated_key"
+    TOO_DEEP = "too_deep"
+    NUMBER_TOO_LONG = "number_too_long"
     NOT_AN_OBJECT = "not_an_object"
     BAD_NAME = "bad_name"
     BAD_ARGUMENTS = "bad_arguments"
@@ -65,9 +71,13 @@ class ParsedTurn:
 class _RefusedValueError(ValueError):
     """JSON that Python would accept but that is not a valid call."""
 
+    def __init__(self, reason: str, kind: MalformedKind) -> None:
+        super().__init__(reason)
+        self.kind = kind
+
 
 def _refuse_constant(text: str) -> None:
-    raise _RefusedValueError(f"{text} is not a JSON value")
+    raise _RefusedValueError(f"{text} is not a JSON value", MalformedKind.NOT_A_JSON_VALUE)
 
 
 def _unique_keys(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
@@ -76,7 +86,7 @@ def _unique_keys(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
         seen: set[str] = set()
         for key, _ in pairs:
             if key in seen:
-                raise _RefusedValueError(f"key {key!r} appears twice")
+                raise _RefusedValueError(f"key {key!r} appears twice", MalformedKind.REPEATED_KEY)
             seen.add(key)
     return record
 
@@ -116,11 +126,11 @@ class ToolCallParser:
             # A string without end swallows the closing tag; the tag after the call's start still ends it.
             return self._malformed(text, start, error.pos, reason, MalformedKind.INVALID_JSON)
         except RecursionError:
-            return self._malformed(text, start, body, "nested too deeply", MalformedKind.INVALID_JSON)
+            return self._malformed(text, start, body, "nested too deeply", MalformedKind.TOO_DEEP)
         except _RefusedValueError as error:
-            return self._malformed(text, start, body, str(error), MalformedKind.INVALID_JSON)
+            return self._malformed(text, start, body, str(error), error.kind)
         except ValueError:  # Python reads no integer of more than some thousand digits
-            return self._malformed(text, start, body, "a number is too long", MalformedKind.INVALID_JSON)
+            return self._malformed(text, start, body, "a number is too long", MalformedKind.NUMBER_TOO_LONG)
         close = _after_space(text, end)
         if not text.startswith(self.close_tag, close):
             reason = f"text after the JSON object at character {close - body}; one object per call"

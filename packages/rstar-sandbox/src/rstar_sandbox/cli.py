@@ -229,7 +229,7 @@ def bench(
     against_token_file: Annotated[Path | None, typer.Option(help="File with the bearer token of these.")] = None,
     json_file: Annotated[Path | None, typer.Option("--json", help="Also write the report to this file.")] = None,
 ) -> None:
-    """Measure the service: rates beside other ways to run programs, overload, or deaths in the middle of work."""
+    """Measure the service; exit code 1: it did not do what it promises."""
     from rstar_protos.service import read_token
     from rstar_sandbox.bench import command
 

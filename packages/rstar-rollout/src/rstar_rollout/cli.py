@@ -34,7 +34,20 @@ TokenFile = Annotated[OptionalPath, typer.Option(help="File whose first line is 
 MetricsPort = Annotated[OptionalInt, typer.Option(help="Loopback port for Prometheus.")]
 WatchParent = Annotated[bool, typer.Option("--watch-parent", help="End when standard input ends.")]
 Model = Annotated[Path, typer.Option(help="Hugging Face model folder.")]
-EngineType = Annotated[str, typer.Option(help="transformers (embedded default) or vllm.")]
+EngineType = Annotated[str, typer.Option(help="transformers (embedded default), vllm, or endpoint.")]
+Engines = Annotated[int, typer.Option(help="Engines, each with accelerators and KV cache of its own.")]
+Scheduler = Annotated[
+    str,
+    typer.Option(
+        help="Who gets which engine: kv_balanced (worst case), kv_learned (lengths seen), least_in_flight or static."
+    ),
+]
+Endpoint = Annotated[
+    OptionalStrings, typer.Option(help="Completions API for --engine endpoint; may be repeated, one engine each.")
+]
+EndpointKeyFile = Annotated[
+    OptionalPath, typer.Option(help="File whose first line is the API key that endpoints are sent.")
+]
 Sandbox = Annotated[str, typer.Option(help="SandboxService endpoint; embedded: start one; none: no tools.")]
 Format = Annotated[str, typer.Option(help="Chat format: a name or a .toml file.")]
 Dtype = Annotated[str, typer.Option(help="bfloat16 or float32.")]
@@ -81,6 +94,17 @@ def serve(
     device: Device = "cpu",
     max_model_tokens: Annotated[OptionalInt, typer.Option(help="Longest sequence; none: the model's own.")] = None,
     tensor_parallel: Annotated[int, typer.Option(help="vLLM: GPUs per engine.")] = 1,
+    engines: Engines = 1,
+    scheduler: Scheduler = "kv_balanced",
+    endpoint: Endpoint = None,
+    endpoint_key_file: EndpointKeyFile = None,
+    sleep_level: Annotated[
+        OptionalInt, typer.Option(help="vLLM: 1, sleep moves weights to the host; 2, drops them; none: never sleeps.")
+    ] = None,
+    transfer_backend: Annotated[
+        Optional[str],  # noqa: UP045  typer on Python 3.10, as above
+        typer.Option(help="vLLM's weight transfer backend, such as nccl; none: files."),
+    ] = None,
     max_tool_calls: Annotated[int, typer.Option(help="Tool calls in flight at once.")] = 64,
     tool_patience: Annotated[float, typer.Option(help="Seconds to go on trying while the sandbox is away.")] = 60.0,
 ) -> None:
@@ -94,7 +118,21 @@ def serve(
     options = RolloutOptions(
         model=model,
         engine=EngineOptions(
-            engine, dtype, deterministic, threads, max_batch, kv_gib, device, max_model_tokens, tensor_parallel
+            engine,
+            dtype,
+            deterministic,
+            threads,
+            max_batch,
+            kv_gib,
+            device,
+            max_model_tokens,
+            tensor_parallel,
+            engines,
+            scheduler,
+            tuple(endpoint or ()),
+            read_token(endpoint_key_file, "--endpoint-key-file"),
+            sleep_level,
+            transfer_backend,
         ),
         chat_format=chat_format,
         sandbox=None if sandbox in ("", "none") else sandbox,
@@ -146,6 +184,10 @@ def generate(
     max_batch: MaxBatch = 96,
     kv_gib: KvGib = None,
     device: Device = "cpu",
+    engines: Engines = 1,
+    scheduler: Scheduler = "kv_balanced",
+    endpoint: Endpoint = None,
+    endpoint_key_file: EndpointKeyFile = None,
 ) -> None:
     """Make trajectories for a file of problems."""
     from rstar_rollout.embedded_sandbox import sandbox_endpoint
@@ -164,7 +206,19 @@ def generate(
         overwrite=overwrite,
     )
     read_problems(problems, samples)  # a bad file is refused before a sandbox is started
-    options = EngineOptions(engine, dtype, deterministic, threads, max_batch, kv_gib, device)
+    options = EngineOptions(
+        engine,
+        dtype,
+        deterministic,
+        threads,
+        max_batch,
+        kv_gib,
+        device,
+        engines=engines,
+        scheduler=scheduler,
+        endpoints=tuple(endpoint or ()),
+        api_key=read_token(endpoint_key_file, "--endpoint-key-file"),
+    )
     with sandbox_endpoint(sandbox) as endpoint:
         asyncio.run(run_job(RolloutOptions(model, options, chat_format, endpoint), job))
 
@@ -185,6 +239,8 @@ def chat(
     dtype: Dtype = "bfloat16",
     threads: Threads = None,
     device: Device = "cpu",
+    endpoint: Endpoint = None,
+    endpoint_key_file: EndpointKeyFile = None,
 ) -> None:
     """Talk to a policy; its tool calls and their results are shown. Reads lines when input is piped."""
     from rstar_rollout.chat import chat as run_chat
@@ -193,7 +249,15 @@ def chat(
     from rstar_rollout.serving import EngineOptions, RolloutOptions
 
     sampling = SamplingSettings(temperature, top_p, top_k, seed)
-    options = EngineOptions(type=engine, dtype=dtype, threads=threads, max_batch=1, device=device)
+    options = EngineOptions(
+        type=engine,
+        dtype=dtype,
+        threads=threads,
+        max_batch=1,
+        device=device,
+        endpoints=tuple(endpoint or ()),
+        api_key=read_token(endpoint_key_file, "--endpoint-key-file"),
+    )
     with sandbox_endpoint(sandbox, slots=2) as endpoint:
         asyncio.run(
             run_chat(

@@ -231,16 +231,14 @@ def test_a_threads_stack_of_processes_is_no_hiding_place(sandbox: Sandbox) -> No
 def test_privileged_programs_of_the_machine_gain_nothing(sandbox: Sandbox) -> None:
     code = """
 import os, subprocess
-found = []
-for path in ("/usr/bin/su", "/bin/mount", "/usr/bin/passwd", "/usr/bin/sudo"):
-    try:
-        if subprocess.run([path, "--version"], capture_output=True, stdin=subprocess.DEVNULL).returncode is None:
-            found.append(path)
+run = [p for p in ("/usr/bin/su", "/bin/mount", "/usr/bin/passwd", "/usr/bin/sudo") if os.path.exists(p)]
+for path in run:
+    try: subprocess.run([path, "--version"], capture_output=True, stdin=subprocess.DEVNULL)
     except OSError: pass
-own = open("/proc/self/status").read() if os.access("/proc/self/status", os.R_OK) else "NoNewPrivs:\\t1"
-(found, "NoNewPrivs:\\t1" in own)
+import ctypes
+ctypes.CDLL(None).prctl(39, 0, 0, 0, 0)  # no_new_privs
 """
-    assert _value(sandbox.run(code, timeout_s=60)) == ([], True)
+    assert _value(sandbox.run(code, timeout_s=60)) == 1
 
 
 # The machine
@@ -452,8 +450,10 @@ for act in (lambda: os.setxattr(".", "user.trace", b"x"), lambda: os.utime(".", 
 """
     look = """
 import os
-seen = [name for folder in (".", "/tmp", "/dev/shm") if os.path.isdir(folder) and os.access(folder, os.R_OK)
-        for name in os.listdir(folder) if folder == "." or name == "left-by-a-call"]
+def names(folder):
+    try: return os.listdir(folder)
+    except OSError: return []
+seen = names(".") + [n for folder in ("/tmp", "/dev/shm") for n in names(folder) if n == "left-by-a-call"]
 (seen, os.stat(".").st_mtime_ns == 7_000_000_000, os.stat(".").st_mode & 0o7777, dict.fromkeys(os.listxattr(".")))
 """
     for _ in range(4):
@@ -467,7 +467,9 @@ def test_neighbours_are_not_seen(sandbox: Sandbox) -> None:
         code = """
 import os
 found = []
-for name in os.listdir("/proc") if os.access("/proc", os.R_OK) else []:
+try: names = os.listdir("/proc")
+except OSError: names = []
+for name in names:
     try:
         if name.isdigit() and int(name) != os.getpid() and b"rstar" in open(f"/proc/{name}/cmdline", "rb").read():
             if os.readlink(f"/proc/{name}/cwd") != os.getcwd(): found.append(name)

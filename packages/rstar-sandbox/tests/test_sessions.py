@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import time
 import uuid
 from collections.abc import Iterator
+from pathlib import Path
 
 import grpc
 import grpc.aio
@@ -148,3 +150,75 @@ async def test_the_memory_of_a_cell_is_limited(stub: SandboxServiceStub) -> None
     answer = await stub.ExecuteCell(_cell(session_id, "x = bytearray(400_000_000)"))
     assert answer.status == common_pb2.TOOL_STATUS_MEMORY_LIMIT
     assert answer.session_state == sandbox_pb2.SESSION_STATE_KEPT
+
+
+async def test_files_go_into_a_session_stay_and_come_back(stub: SandboxServiceStub) -> None:
+    session_id = (await stub.OpenSession(sandbox_pb2.OpenSessionRequest())).session_id
+    first = _cell(session_id, "open('in/data').read()")
+    first.cell.files.add(path="in/data", content=b"given")
+    assert (await stub.ExecuteCell(first)).value == "'given'"
+    second = _cell(session_id, "open('out', 'w').write(open('in/data').read() + '!')")
+    second.cell.collect_paths.extend(["out", "missing"])
+    answer = await stub.ExecuteCell(second)
+    assert [(file.path, file.content) for file in answer.files] == [("out", b"given!")]
+    assert "missing" in answer.detail
+
+
+async def test_a_link_in_a_session_leads_no_file_out(stub: SandboxServiceStub) -> None:
+    session_id = (await stub.OpenSession(sandbox_pb2.OpenSessionRequest())).session_id
+    await stub.ExecuteCell(_cell(session_id, "import os; os.symlink('/etc', 'etc'); os.symlink('/etc/passwd', 'p')"))
+    cell = _cell(session_id, "1")
+    cell.cell.collect_paths.extend(["etc/passwd", "p"])
+    assert list((await stub.ExecuteCell(cell)).files) == []
+    cell = _cell(session_id, "1")
+    cell.cell.files.add(path="etc/mine", content=b"x")
+    answer = await stub.ExecuteCell(cell)
+    assert answer.status == common_pb2.TOOL_STATUS_ERROR
+    assert answer.session_state == sandbox_pb2.SESSION_STATE_KEPT
+
+
+def test_what_threads_print_between_cells_belongs_to_no_cell(session: Session) -> None:
+    session.run(
+        "import threading, time, os\n"
+        "def chatter():\n    while True:\n        os.write(1, b'noise')\n"
+        "        os.write(255, b'{\"end\": \"ok\"}\\n')\n        time.sleep(0.005)\n"
+        "threading.Thread(target=chatter, daemon=True).start()"
+    )
+    for number in range(5):
+        result = session.run(f"print('cell {number}')", timeout_s=5)
+        assert result.status in (Status.OK, Status.CRASHED)  # the thread may forge what its own session says
+        assert result.state_lost is None
+
+
+def test_an_interrupt_comes_before_the_kill(session: Session) -> None:
+    code = "import time\ntry: time.sleep(60)\nexcept KeyboardInterrupt: print('interrupted'); x = 9"
+    result = session.run(code, timeout_s=0.3)
+    assert (result.status, result.stdout, result.state_lost) == (Status.TIMEOUT, b"interrupted\n", None)
+    assert session.run("x").value == "9"
+
+
+def test_the_children_of_a_session_end_with_it(sandbox: Sandbox) -> None:
+    with sandbox.session() as opened:
+        opened.run("import subprocess; p = subprocess.Popen(['sleep', '86.4217'])")
+        assert opened.run("p.poll()").value is None
+    deadline = time.monotonic() + 60
+    while any(b"86.4217" in _words(path) for path in Path("/proc").glob("[0-9]*/cmdline")):
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+
+
+def _words(path: Path) -> bytes:
+    try:
+        return path.read_bytes()
+    except OSError:
+        return b""
+
+
+def test_the_memory_of_a_session_that_ran_out_is_told(session: Session) -> None:
+    result = session.run(
+        "import os, time\nfor _ in range(20):\n    if os.fork() == 0:\n        x = bytearray(b'x') * (100 << 20)\n"
+        "        time.sleep(60)\ntime.sleep(60)",
+        timeout_s=60,
+    )
+    assert result.status is Status.MEMORY_LIMIT
+    assert result.state_lost

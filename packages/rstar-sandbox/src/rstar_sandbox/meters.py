@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import time
 
 from rstar_sandbox import processes
@@ -46,7 +47,7 @@ class Watchdog:
         folder: whose content is bounded; None: it has a quota of its own.
         folder_bytes: most bytes in it.
         folder_files: most entries in it.
-        user: whose files in shared memory count too; None: it writes none there.
+        user: of the program, whose files in shared memory count too; None: the slot's own, who writes none there.
     """
 
     seconds = 0.02
@@ -72,13 +73,17 @@ class Watchdog:
         pids = processes.descendants()
         if len(pids) - self._others > MAX_PROCESSES:
             return "crashed"
-        if processes.memory_of(pids, self._inherited, self._memory_bytes) > self._memory_bytes:
+        if processes.memory_of(pids, self._inherited, self._memory_bytes, self._user) > self._memory_bytes:
             return "memory_limit"
         now = time.monotonic()
         if self._folder is not None and now > self._files_checked + _FILES_SECONDS:
             self._files_checked = now
             if exceeds(self._folder, self._folder_bytes, self._folder_files):
                 return "output_limit"
-            if self._user is not None and bytes_of_user(SHARED_MEMORY, self._user) > self._memory_bytes:
+            if (
+                self._user is not None
+                and os.path.isdir(SHARED_MEMORY)
+                and bytes_of_user(SHARED_MEMORY, self._user) > self._memory_bytes
+            ):
                 return "memory_limit"
         return None

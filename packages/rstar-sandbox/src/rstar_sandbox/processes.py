@@ -7,6 +7,9 @@ import os
 import resource
 import signal
 import time
+from collections.abc import Iterator
+
+from rstar_sandbox._linux import set_parent_death_signal
 
 __all__ = [
     "count_all",
@@ -79,16 +82,23 @@ def descendants() -> list[int]:
     return found
 
 
-def memory_of(pids: list[int], inherited: int, limit: int) -> int:
+def memory_of(pids: list[int], inherited: int, limit: int, user: int | None = None) -> int:
     """Memory that these processes use beyond what they were born with, bytes.
 
     The cheap count charges libraries, and pages that the processes share among themselves, to each; only when it is
     over the limit is the proportional, slower one of anonymous and shared memory asked.
+
+    Args:
+        pids: as `/proc` shows them.
+        inherited: resident memory of a process that was just forked, bytes.
+        limit: bytes.
+        user: whom they belong to, where that is another than the caller's.
     """
     cheap = sum(max(0, resident_bytes(pid) - inherited) for pid in pids)
     if cheap <= limit:
         return cheap
-    return min(cheap, sum(_proportional_bytes(pid) for pid in pids))
+    with _as_user(user):
+        return min(cheap, sum(_proportional_bytes(pid) for pid in pids))
 
 
 def kill_all() -> None:
@@ -139,6 +149,22 @@ def _children(pid: int | str) -> list[int]:
         except (OSError, ValueError):
             continue
     return found
+
+
+@contextlib.contextmanager
+def _as_user(user: int | None) -> Iterator[None]:
+    """For a moment a user's rights over its processes, which root without the capability to trace does not have."""
+    if user is None or os.geteuid() != 0:
+        yield
+        return
+    os.setegid(user)
+    os.seteuid(user)
+    try:
+        yield
+    finally:
+        os.seteuid(0)
+        os.setegid(0)
+        set_parent_death_signal(signal.SIGKILL)  # a change of user forgets it
 
 
 def _proportional_bytes(pid: int) -> int:

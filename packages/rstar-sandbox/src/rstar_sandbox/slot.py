@@ -125,7 +125,7 @@ class Slot:
             return None
         watched = None if self.plan.namespaces else self.home
         others = 1 if self.plan.namespaces else 0
-        user = self.user if self._shared_memory else None
+        user = None if self.plan.namespaces else self.user
         return Watchdog(limits.memory_bytes, others, watched, self._scratch_bytes, self._scratch_files, user)
 
     def clean(self) -> None:

@@ -58,28 +58,65 @@ def _numpy() -> None:
     matrix = np.arange(9.0).reshape(3, 3) + np.eye(3)
     np.linalg.solve(matrix, np.ones(3))
     np.linalg.eigvals(matrix)
+    np.linalg.det(matrix @ matrix.T)
+    np.polyfit(np.arange(5.0), np.arange(5.0) ** 2, 2)
+    np.sort(np.unique(np.arange(6) % 3))
+    np.random.default_rng(0).normal(size=3)
+    np.fft.fft(np.ones(4))
     str(matrix)
 
 
 def _scipy() -> None:
-    from scipy import integrate, optimize, special, stats  # type: ignore[import-untyped]
+    from scipy import integrate, linalg, optimize, special, stats  # type: ignore[import-untyped]
 
     optimize.brentq(lambda x: x * x - 2, 0, 2)
+    optimize.minimize(lambda x: (x[0] - 1) ** 2, [0.0])
+    optimize.fsolve(lambda x: x * x - 2, 1.0)
     integrate.quad(lambda x: x, 0, 1)
-    special.comb(5, 2)
+    integrate.solve_ivp(lambda t, y: -y, (0, 1), [1.0])
+    linalg.expm([[0.0, 1.0], [0.0, 0.0]])
+    special.comb(5, 2, exact=True)
     stats.norm.cdf(0.0)
 
 
 def _sympy() -> None:
-    import sympy  # type: ignore[import-untyped]
+    """What answers to mathematical problems use: equations, calculus, number theory, matrices, exact arithmetic.
 
-    x, y = sympy.symbols("x y")
-    sympy.solve([x + y - 3, x - y - 1], [x, y])
-    sympy.solve(x**2 - 5 * x + 6, x)
-    str(sympy.simplify((x**2 - 1) / (x - 1)))
-    sympy.integrate(x * sympy.sin(x), x)
-    sympy.diff(x**3, x)
-    sympy.factorint(360)
+    The first use of each part fills caches and runs imports that SymPy puts off; children then share them.
+    """
+    import sympy as sp  # type: ignore[import-untyped]
+
+    x, y, n = sp.Symbol("x"), sp.Symbol("y", positive=True), sp.Symbol("n", integer=True)
+    sp.solve([x + y - 3, x - y - 1], [x, y])
+    sp.solve(x**2 - 5 * x + 6, x)
+    sp.solve(sp.Eq(2**x, 8), x)
+    sp.solveset(x**3 - x, x, sp.S.Reals)
+    sp.solve_univariate_inequality(x**2 < 4, x)
+    sp.nsolve(sp.cos(x) - x, 1)
+    str(sp.simplify((x**2 - 1) / (x - 1) + sp.sin(x) ** 2 + sp.cos(x) ** 2))
+    str(sp.factor(sp.expand((x + 1) ** 3 * (x - 2))))
+    str(sp.apart(1 / (x**2 - 1)))
+    sp.sqrtdenest(sp.sqrt(5 + 2 * sp.sqrt(6)))
+    sp.integrate(x * sp.sin(x), x)
+    sp.integrate(1 / (1 + x**2), (x, 0, 1))
+    sp.diff(x**3 * sp.exp(x), x)
+    sp.limit(sp.sin(x) / x, x, 0)
+    sp.series(sp.exp(x), x, 0, 4)
+    sp.summation(n**2, (n, 1, 10))
+    sp.Sum(1 / n**2, (n, 1, sp.oo)).doit()
+    sp.Matrix([[2, 1], [1, 3]]).inv()
+    sp.Matrix([[2, 1], [1, 3]]).eigenvals()
+    sp.Poly(x**4 - 1, x).all_roots()
+    sp.factorint(360)
+    sp.divisors(28)
+    sp.isprime(2**31 - 1)
+    sp.totient(36)
+    sp.binomial(10, 3)
+    sp.Rational(1, 3).evalf(30)
+    sp.N(sp.pi, 20)
+    sp.latex(sp.sqrt(x) / y)
+    sp.lambdify(x, x**2, "math")(3)
+    sp.sympify("2*x + 1").subs(x, 3)
 
 
 _EXERCISES: dict[str, Callable[[], None]] = {"numpy": _numpy, "scipy": _scipy, "sympy": _sympy}

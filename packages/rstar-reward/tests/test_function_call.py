@@ -1,10 +1,13 @@
 from __future__ import annotations
 
+import contextlib
 import json
 from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from rstar_reward import Segment, SegmentKind, VerdictStatus, check_golds, verify
 from rstar_reward._call_texts import CallSyntaxError, read_calls
@@ -132,6 +135,29 @@ def test_unusable_references_are_refused() -> None:
 @pytest.mark.parametrize("text", ["f(**x)", "f(a=1, a=2)", "f(a=g(1))", "f(a={1: 2, 1: 3})", "(lambda: 0)(a=1)", "f"])
 def test_call_texts_that_are_refused(text: str) -> None:
     with pytest.raises(CallSyntaxError):
+        read_calls(text)
+
+
+_values = st.recursive(
+    st.one_of(st.none(), st.booleans(), st.integers(), st.floats(allow_nan=False, allow_infinity=False), st.text()),
+    lambda inner: st.one_of(st.lists(inner, max_size=3), st.dictionaries(st.text(max_size=4), inner, max_size=3)),
+    max_leaves=6,
+)
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.dictionaries(st.text(max_size=6), _values, max_size=4), st.integers(0, 3))
+def test_a_call_fits_itself_in_any_spelling_of_its_json(arguments: dict[str, Any], indent: int) -> None:
+    call = {"name": "f", "arguments": arguments}
+    written = f"<tool_call>{json.dumps(call, indent=indent or None, ensure_ascii=indent < 2)}</tool_call>"
+    if "tool_call>" not in json.dumps(call, ensure_ascii=False):
+        assert FunctionCallVerifier().judge(json.dumps(call), written).status is VerdictStatus.CORRECT
+
+
+@settings(max_examples=200, deadline=None)
+@given(st.text(alphabet="fab01.,=()[]{}'\": \n\\-*#<>/tol_c", max_size=60))
+def test_any_text_is_read_or_refused(text: str) -> None:
+    with contextlib.suppress(CallSyntaxError):
         read_calls(text)
 
 

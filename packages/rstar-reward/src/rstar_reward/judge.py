@@ -111,13 +111,11 @@ class Judge:
         if known is not None:
             return known or None
         reply = await self._run_twice(name, gold, None)
-        if reply.gold_problem is not None:
-            return reply.gold_problem or None
-        if reply.kind in (ReplyKind.LOST, ReplyKind.STARVED):
+        if reply.gold_problem is None:
             raise InfrastructureError(
                 f"a reference answer could not be checked: the worker was {reply.kind.value} twice"
             )
-        return f"checking it ended in: {reply.kind.value}"
+        return reply.gold_problem or None
 
     def _settle(self, pending: PendingComparison, done: asyncio.Future[Judgement]) -> None:
         self._in_flight.pop(pending, None)
@@ -145,32 +143,41 @@ class Judge:
             return Judgement(VerdictStatus.UNSCORABLE, "the worker was lost twice")
         if reply.kind is ReplyKind.STARVED:
             return Judgement(VerdictStatus.UNSCORABLE, "the machine is too busy to compare the answer")
-        if self._golds.get((pending.verifier, pending.gold)) == "":
-            return _fault_of_response(reply)
-        return Judgement(VerdictStatus.BAD_GOLD, f"checking it ended in: {reply.kind.value}")
+        if reply.gold_problem:
+            return Judgement(VerdictStatus.BAD_GOLD, reply.gold_problem)
+        return _fault_of_response(reply)
 
     async def _run_twice(self, verifier: str, gold: str, candidate: str | None) -> Reply:
         """Runs a job, and once more in a fresh worker when the first one died or got no CPU.
 
         The worker checks a reference answer that is new before it compares, so that each is checked once and it is
-        known whose fault a failure was.
+        known whose fault a failure was. The reply tells what is known about it; None when nothing could be found out.
         """
         reply = await self._run(verifier, gold, candidate)
         if reply.kind in (ReplyKind.LOST, ReplyKind.FAULT):
             reply = await self._run(verifier, gold, candidate)
         if reply.kind is ReplyKind.STARVED:
             reply = await self._run(verifier, gold, candidate, self._pool.settings.busy_patience)
+        if reply.gold_problem is None and reply.kind not in (ReplyKind.LOST, ReplyKind.STARVED):
+            problem = f"checking it ended in: {reply.kind.value}"
+            self._remember(verifier, gold, problem)
+            return Reply(reply.kind, reply.body, problem)
         return reply
 
     async def _run(self, verifier: str, gold: str, candidate: str | None, patience: float = 1.0) -> Reply:
-        check = (verifier, gold) not in self._golds
-        job = {"verifier": verifier, "gold": gold, "candidate": candidate, "check_gold": check}
+        known = self._golds.get((verifier, gold))
+        job = {"verifier": verifier, "gold": gold, "candidate": candidate, "check_gold": known is None}
         reply = await self._pool.run(job, patience)
+        if known is not None:
+            return Reply(reply.kind, reply.body, known)
         if reply.gold_problem is not None:
-            self._golds[verifier, gold] = reply.gold_problem
-            if len(self._golds) > _REMEMBERED_GOLDS:
-                self._golds.popitem(last=False)
+            self._remember(verifier, gold, reply.gold_problem)
         return reply
+
+    def _remember(self, verifier: str, gold: str, problem: str) -> None:
+        self._golds[verifier, gold] = problem
+        if len(self._golds) > _REMEMBERED_GOLDS:
+            self._golds.popitem(last=False)
 
 
 def _fault_of_response(reply: Reply) -> Judgement:

@@ -118,6 +118,16 @@ async def test_a_reference_is_checked_once(pool: WorkerPool) -> None:
     assert replies == [False]
 
 
+async def test_a_reference_that_hangs_does_so_once(pool: WorkerPool) -> None:
+    judge = Judge(pool)
+    for _ in range(2):
+        verdict = await judge.judge("loop", r"\boxed{pid}", verifier="misbehaving")
+        assert verdict.status is VerdictStatus.BAD_GOLD
+        replaced = pool.replaced
+    assert await judge.check_gold("loop", "misbehaving") == verdict.reason
+    assert pool.replaced == replaced
+
+
 async def test_a_reference_that_was_refused_is_not_compared(pool: WorkerPool) -> None:
     judge = Judge(pool)
     assert await judge.check_gold("loop", "misbehaving") is not None

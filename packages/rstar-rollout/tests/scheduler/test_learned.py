@@ -93,11 +93,19 @@ def test_learned_admission_takes_more_than_the_worst_case_once_lengths_are_known
 
 
 def test_groups_that_turn_out_long_go_first():
-    scheduler = RolloutScheduler(LongestFirst(probes=1), [EngineCapacity("a", 10_000, 10, 2)])
-    scheduler.submit([RolloutSpec(f"{g}/{i}", g, 10, 1000) for g in ("short", "long") for i in range(3)])
-    assert [rollout for rollout, _ in scheduler.place()] == ["short/0", "long/0"]
-    scheduler.finish("short/0", 10)
-    scheduler.policy.push([], scheduler.loads)  # sorts the groups, as 32 ended rollouts would
-    scheduler.finish("long/0", 900)
-    scheduler.policy.push([], scheduler.loads)
-    assert [rollout for rollout, _ in scheduler.place()] == ["long/1", "long/2"]
+    scheduler = RolloutScheduler(LongestFirst(probes=16), [EngineCapacity("a", 100_000, 10, 32)])
+    scheduler.submit([RolloutSpec(f"{g}/{i}", g, 10, 1000) for g in ("short", "long") for i in range(40)])
+    placed = [rollout for rollout, _ in scheduler.place()]
+    assert placed == [f"{g}/{i}" for g in ("short", "long") for i in range(16)]
+    for rollout in placed:
+        scheduler.finish(rollout, 10 if rollout.startswith("short") else 900)
+    following = [rollout for rollout, _ in scheduler.place()]
+    assert following == [f"long/{i}" for i in range(16, 40)] + [f"short/{i}" for i in range(16, 24)]
+
+
+def test_the_engine_of_which_least_is_expected_gets_the_next_rollout():
+    engines = [EngineCapacity(name, 100_000, 10, 100) for name in ("a", "b")]
+    scheduler = RolloutScheduler(LongestFirst(probes=1), engines)
+    scheduler.submit([RolloutSpec(f"{g}/0", g, 10, 1000) for g in "wxyz"])
+    placed = dict(scheduler.place())
+    assert sorted(placed.values()) == ["a", "a", "b", "b"]

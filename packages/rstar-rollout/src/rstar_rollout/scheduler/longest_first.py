@@ -2,13 +2,14 @@
 
 A long rollout that begins last holds up the whole step. Nobody knows a rollout's length beforehand, but rollouts of
 one problem are alike: a few of every group go first, and from how long those become (ended, or still running) the
-rest of the group is put in its place, longest first.
+rest of the group is put in its place, longest first. Engines are compared by the tokens that are expected of their
+rollouts yet, not by the number of these.
 """
 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
 from rstar_rollout.scheduler.lengths import LengthModel
@@ -47,7 +48,9 @@ class LongestFirst(KvBalanced):
         self._groups: dict[str, _Group] = {}
         self._order: list[str] = []
         self._stale = 0
+        self._mean = 1.0
         self._unsorted = False
+        self._work: dict[str, float] = {}  # tokens expected of each engine's rollouts yet
 
     def push(self, specs: Sequence[RolloutSpec], loads: Sequence[EngineLoad]) -> None:
         """Probes go to the queue, the rest of each group waits for its estimate."""
@@ -67,7 +70,25 @@ class LongestFirst(KvBalanced):
         """As `KvBalanced`, with the groups in order."""
         if self._unsorted or self._stale >= _SORT_AFTER:
             self._sort(loads)
-        return super().next(loads)
+        placement = super().next(loads)
+        if placement is not None:
+            spec, load = placement
+            expected = self._groups[spec.group_id].estimate if spec.group_id in self._groups else 0.0
+            self._work[load.engine_id] = self._work.get(load.engine_id, 0.0) + (expected or self._mean)
+        return placement
+
+    def _candidates(self, spec: RolloutSpec, loads: Sequence[EngineLoad], share: int) -> Iterable[EngineLoad]:
+        """An engine that has the group's prompt, unless more is expected of it than of others; else the least busy."""
+        order = sorted(loads, key=lambda load: (self._work.get(load.engine_id, 0.0), len(load.members)))
+        average = sum(self._work.values()) / max(len(loads), 1)
+        group = spec.group_id
+        near = [
+            load
+            for load in order
+            if 0 < load.group_members(group) < self._group_chunk and self._work.get(load.engine_id, 0.0) <= average
+        ]
+        yield from near
+        yield from (load for load in order if load not in near)
 
     def _head(self) -> RolloutSpec | None:
         """A probe, or else the next of the group that is expected to be longest."""
@@ -106,7 +127,21 @@ class LongestFirst(KvBalanced):
             known = group.ended_tokens + sum(self._expected(means, length) for length in running.get(name, ()))
             count = group.ended + len(running.get(name, ()))
             group.estimate = (known + _PRIOR_WEIGHT * means[0]) / (count + _PRIOR_WEIGHT)
+            group.estimate = max(group.estimate, 1.0)
+        self._mean = max(means[0], 1.0)
+        self._work = {
+            load.engine_id: sum(
+                self._left(means, member.spec.group_id, member.length) for member in load.members.values()
+            )
+            for load in loads
+        }
         self._order = sorted(names, key=lambda name: self._groups[name].estimate)
+
+    def _left(self, means: Sequence[float], group_id: str, length: float) -> float:
+        """Tokens expected of a running rollout yet: by its group while it is shorter than that, then by its length."""
+        by_length = means[min(int(length // self._lengths.bucket_tokens), len(means) - 1)]
+        group = self._groups.get(group_id)
+        return max(group.estimate - length, by_length / 2) if group is not None and group.estimate else by_length
 
     def _expected(self, means: Sequence[float], length: float) -> float:
         return length + means[min(int(length // self._lengths.bucket_tokens), len(means) - 1)]
@@ -115,4 +150,5 @@ class LongestFirst(KvBalanced):
         """Groups of the next step are others."""
         super().step_ended()
         self._groups.clear()
+        self._work.clear()
         self._order.clear()

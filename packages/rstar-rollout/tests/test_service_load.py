@@ -107,7 +107,9 @@ async def service(chat_format: ChatFormat, tokenizer: Tokenizer) -> AsyncIterato
 async def test_a_thousand_rollouts_run_at_once_and_arrive_once_each(service: Service):
     collecting = asyncio.create_task(service.collect(streams=10, rollouts=MANY // 10))
     await service.until_running(MANY)
-    assert [state.running for state in await service.pool.states()] == [MANY // 2] * 2
+    running = [state.running for state in await service.pool.states()]
+    assert sum(running) == MANY
+    assert min(running) > 0.4 * MANY
     service.hold.set()
     trajectories = await collecting
     assert len({t.trajectory_id for t in trajectories}) == len(trajectories) == MANY

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from rstar_model.ledger import TokenLedger
+from rstar_model.testing import write_family
 from rstar_model.tokenizer import Tokenizer
 from rstar_model.trajectory import Trajectory, write_trajectories
 from rstar_model.types import EndReason, SpanKind
@@ -44,6 +45,16 @@ def test_inspect_can_list_single_tokens(rollouts: Path, tokenizer_folder: Path, 
     assert all(str(token) in done.stdout for token in tokenizer.encode("problem 0"))
 
 
+def test_template_tells_how_far_format_and_model_agree(tmp_path: Path) -> None:
+    folder = write_family(tmp_path / "qwen3", "qwen3")
+    done = rstar_model("template", folder, "--chat-format", "qwen3")
+    assert done.returncode == 0, done.stderr
+    first, second = done.stdout.splitlines()
+    assert "are what the model's template writes" in first
+    assert "drops_thinking" in second
+    assert rstar_model("template", folder, "--chat-format", "llama-3").returncode == 2
+
+
 def test_convert_prints_the_checksum_that_it_wrote(tmp_path: Path, model_folder: Path) -> None:
     done = rstar_model("convert", model_folder, tmp_path / "out", "--dtype", "bfloat16")
     assert done.returncode == 0, done.stderr
@@ -65,7 +76,17 @@ def test_bad_input_is_one_line_and_exit_code_2(rollouts: Path, tokenizer_folder:
 
 
 def test_the_base_package_needs_no_torch() -> None:
-    modules = ["chat_format", "cli", "fetch", "inspection", "ledger", "tokenizer", "tool_calls", "tools"]
+    modules = [
+        "chat_format",
+        "cli",
+        "fetch",
+        "inspection",
+        "ledger",
+        "template_check",
+        "tokenizer",
+        "tool_calls",
+        "tools",
+    ]
     modules += ["trajectory", "types"]
     code = ";".join(f"import rstar_model.{name}" for name in modules)
     code += ";import sys; assert not {'torch', 'transformers', 'numpy'} & set(sys.modules)"

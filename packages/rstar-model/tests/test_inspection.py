@@ -3,11 +3,11 @@ from __future__ import annotations
 import pytest
 from rich.console import Console
 
-from rstar_model.inspection import render_spans, render_table, summary_line
+from rstar_model.inspection import legend, render_spans, render_table, summary_line
 from rstar_model.ledger import TokenLedger
 from rstar_model.tokenizer import Tokenizer
-from rstar_model.trajectory import Trajectory
-from rstar_model.types import EndReason, SpanKind
+from rstar_model.trajectory import ToolCallRecord, Trajectory
+from rstar_model.types import EndReason, SpanKind, ToolStatus
 
 
 @pytest.fixture
@@ -16,8 +16,10 @@ def trajectory(tokenizer: Tokenizer) -> Trajectory:
     ledger.append(SpanKind.PROMPT, tokenizer.encode("<|im_start|>2 + 2?"))
     ids = tokenizer.encode("漢 [bold]4[/bold]\x1b[2J<|im_end|>")
     ledger.append(SpanKind.POLICY, ids, log_probs=[-0.5] * len(ids), weight_version=7)
-    ledger.append(SpanKind.TOOL, tokenizer.encode("4"), turn=1)
-    return Trajectory("t-1", "p", "g", 0, ledger, (), EndReason.ANSWERED, 1, 0)
+    ledger.append(SpanKind.TOOL, tokenizer.encode_untrusted("4<|im_end|>"), turn=0)
+    ledger.append(SpanKind.POLICY, tokenizer.encode("ok"), log_probs=[-0.5, -0.5], weight_version=8, turn=1)
+    calls = (ToolCallRecord(0, "f", "{}", ToolStatus.OK, "4"), ToolCallRecord(0, "f", "{}", ToolStatus.TIMEOUT, ""))
+    return Trajectory("t-1", "p", "g", 0, ledger, calls, EndReason.ANSWERED, 2, 0)
 
 
 def shown(parts, colour: bool = False) -> str:
@@ -58,7 +60,8 @@ def test_kinds_differ_in_colour(trajectory: Trajectory, tokenizer: Tokenizer) ->
 
 def test_headings_say_what_carries_loss(trajectory: Trajectory, tokenizer: Tokenizer) -> None:
     lines = shown(render_spans(trajectory, tokenizer)).splitlines()
-    (policy,) = [line for line in lines if line.startswith(" policy")]
+    policy, later = [line for line in lines if line.startswith(" policy")]
+    assert "weights 8" in later
     assert all(part in policy for part in ("turn 0", "loss", "mean log p -0.500", "weights 7"))
     assert all("loss" not in line for line in lines if line.startswith((" prompt", " tool")))
 
@@ -72,3 +75,24 @@ def test_the_summary_adds_up(trajectory: Trajectory) -> None:
     assert f"{len(ledger)} tokens: {ledger.prompt_length} prompt + {ledger.response_length} response" in summary_line(
         trajectory
     )
+    assert "2 tool calls (1 failed)" in summary_line(trajectory)
+
+
+def test_the_summary_says_when_weights_changed_on_the_way(trajectory: Trajectory) -> None:
+    assert summary_line(trajectory).endswith("weights 7, 8 (several versions)")
+
+
+def test_a_tool_span_tells_how_its_calls_ended(trajectory: Trajectory, tokenizer: Tokenizer) -> None:
+    assert "calls of the turn: ok, timeout" in shown(render_spans(trajectory, tokenizer))
+
+
+def test_a_control_token_is_told_from_text_that_spells_one(trajectory: Trajectory, tokenizer: Tokenizer) -> None:
+    text = shown(render_spans(trajectory, tokenizer), colour=True)
+    assert text.count("\x1b[4;34m<|im_start|>") == 1
+    assert text.count("\x1b[1;4;32m<|im_end|>") + text.count("\x1b[1;4;92m<|im_end|>") == 1
+    assert "\x1b[4;33m" not in text  # the tool's
+    assert "\x1b[4;93m" not in text
+
+
+def test_the_legend_names_every_kind() -> None:
+    assert all(kind.value in legend().plain for kind in SpanKind)

@@ -54,10 +54,13 @@ def inspect(
     count: Annotated[int, typer.Option(help="How many to show.", min=1)] = 1,
     table: Annotated[bool, typer.Option("--table", help="One row a token, with ids and log-probabilities.")] = False,
 ) -> None:
-    """Show trajectories token by token: prompt blue, policy green, template grey, tool yellow."""
+    """Show trajectories token by token: prompt blue, policy green, template grey, tool yellow.
+
+    Control tokens are underlined, so that text which spells one is told from the token.
+    """
     from rich.console import Console
 
-    from rstar_model.inspection import render_spans, render_table, summary_line
+    from rstar_model.inspection import legend, render_spans, render_table, summary_line
     from rstar_model.tokenizer import load_tokenizer
     from rstar_model.trajectory import read_trajectories
 
@@ -66,6 +69,8 @@ def inspect(
     if not chosen:
         raise UserInputError("--index", index, f"a line of {trajectories.name}, which has fewer")
     console = Console(soft_wrap=True, highlight=False, markup=False, emoji=False)
+    if console.is_terminal:
+        console.print(legend())
     for trajectory in chosen:
         console.print(summary_line(trajectory))
         if table:
@@ -73,6 +78,28 @@ def inspect(
         else:
             for part in render_spans(trajectory, tokenizer):
                 console.print(part)
+
+
+@app.command()
+def template(
+    model: Annotated[Path, typer.Argument(help="Folder with the policy's tokenizer and chat template.")],
+    chat_format: Annotated[str, typer.Option(help="Name of a shipped format, or a TOML file.")] = "rstar",
+) -> None:
+    """Compare a chat format with the model's own chat template, and tell whether that preserves earlier turns."""
+    from rstar_model.chat_format import ChatFormat
+    from rstar_model.template_check import check_template
+    from rstar_model.tokenizer import load_tokenizer
+
+    form = ChatFormat.load(chat_format)
+    tokenizer = load_tokenizer(model)
+    form.end_of_turn_id(tokenizer)
+    report = check_template(form, tokenizer)
+    if report.agrees:
+        typer.echo(f"prompt and tool turns of {form.name} are what the model's template writes")
+    if report.preserves_prefixes:
+        typer.echo("the model's template preserves earlier turns: a rollout's text is what it renders")
+    for line in report.lines():
+        typer.echo(line)
 
 
 @app.command()

@@ -14,7 +14,7 @@ from rstar_model.tokenizer import Tokenizer
 from rstar_model.trajectory import Trajectory
 from rstar_model.types import SpanKind
 
-__all__ = ["render_spans", "render_table", "summary_line"]
+__all__ = ["legend", "render_spans", "render_table", "summary_line"]
 
 _STYLES = {
     SpanKind.PROMPT: ("blue", "bright_blue"),
@@ -23,25 +23,42 @@ _STYLES = {
     SpanKind.TOOL: ("yellow", "bright_yellow"),
 }
 """Two shades of a kind, alternating, so that token borders show."""
+_CONTROL = "underline"
+"""A control token, as against text that spells one."""
 
 
 def summary_line(trajectory: Trajectory) -> str:
     """One line: which rollout, how it ended and what it consists of."""
     ledger = trajectory.ledger
+    versions = sorted({span.weight_version for span in ledger.spans if span.weight_version is not None})
+    weights = f", weights {', '.join(map(str, versions))}" if versions else ""
     return (
         f"{trajectory.trajectory_id}: {trajectory.end_reason.value}, {trajectory.turns} turns, "
         f"{len(trajectory.tool_calls)} tool calls ({trajectory.failed_tool_calls} failed), {len(ledger)} tokens: "
-        f"{ledger.prompt_length} prompt + {ledger.response_length} response, {ledger.policy_length} with loss"
+        f"{ledger.prompt_length} prompt + {ledger.response_length} response, {ledger.policy_length} with loss{weights}"
+        f"{' (several versions)' if len(versions) > 1 else ''}"
     )
+
+
+def legend() -> Text:
+    """Which colour stands for what."""
+    line = Text()
+    for kind in SpanKind:
+        line.append(kind.value, style=_STYLES[kind][0])
+        line.append("  ")
+    line.append("control token", style=_CONTROL)
+    return line
 
 
 def render_spans(trajectory: Trajectory, tokenizer: Tokenizer) -> Iterator[RenderableType]:
     """Span after span: a heading and its tokens, control tokens and line ends visible."""
     for span in trajectory.ledger.spans:
-        yield Text(_heading(span), style="reverse")
+        yield Text(_heading(span, trajectory), style="reverse")
         line = Text()
-        for number, piece in enumerate(_token_texts(tokenizer, span.token_ids)):
-            line.append(_visible(piece), style=_STYLES[span.kind][number % 2])
+        for number, (token, piece) in enumerate(
+            zip(span.token_ids, _token_texts(tokenizer, span.token_ids), strict=True)
+        ):
+            line.append(_visible(piece), style=_style(span.kind, token, number, tokenizer))
         yield line
 
 
@@ -56,7 +73,7 @@ def render_table(trajectory: Trajectory, tokenizer: Tokenizer) -> Table:
             table.add_row(
                 str(index),
                 str(token),
-                Text(_visible(text).replace("\n", ""), style=_STYLES[span.kind][0]),
+                Text(_visible(text).replace("\n", ""), style=_style(span.kind, token, 0, tokenizer)),
                 span.kind.value,
                 str(span.turn),
                 "1" if span.kind is SpanKind.POLICY else "0",
@@ -67,8 +84,17 @@ def render_table(trajectory: Trajectory, tokenizer: Tokenizer) -> Table:
     return table
 
 
-def _heading(span: Span) -> str:
+def _style(kind: SpanKind, token: int, number: int, tokenizer: Tokenizer) -> str:
+    shade = _STYLES[kind][number % 2]
+    return f"{shade} {_CONTROL}" if token in tokenizer.control_ids else shade
+
+
+def _heading(span: Span, trajectory: Trajectory) -> str:
     parts = [span.kind.value, f"turn {span.turn}", f"{len(span)} tokens"]
+    if span.kind is SpanKind.TOOL:
+        statuses = [call.status.value for call in trajectory.tool_calls if call.turn == span.turn]
+        if statuses:
+            parts.append(f"calls of the turn: {', '.join(statuses)}")
     if span.kind is SpanKind.POLICY:
         parts.append("loss")
     if span.log_probs:

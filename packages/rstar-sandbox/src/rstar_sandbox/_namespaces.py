@@ -16,6 +16,7 @@ import signal
 from pathlib import Path
 
 from rstar_sandbox._linux import check, libc, set_dumpable
+from rstar_sandbox.hot import EXTENSION
 
 __all__ = [
     "NEW_IPC",
@@ -85,22 +86,8 @@ class PidNamespace:
         Raises:
             OSError: the kernel refuses.
         """
-        # An init that ignores SIGCHLD has the orphans of its namespace reaped by the kernel.
-        signal.signal(signal.SIGCHLD, signal.SIG_IGN)
-        flags = NEW_PID | _CLONE_VM | signal.SIGCHLD
+        init = EXTENSION.new_namespace(self._stack_top) if EXTENSION is not None else self._new_namespace()
         try:
-            init = check(_libc_locked.clone(_PAUSE, self._stack_top, flags, None), "clone")
-        finally:
-            signal.signal(signal.SIGCHLD, signal.SIG_DFL)
-        try:
-            descriptor = os.pidfd_open(init)
-            # The kernel lets a process enter only namespaces of those it may look into; nobody else is there yet.
-            set_dumpable(True)
-            try:
-                check(libc.setns(descriptor, NEW_PID), "setns")
-            finally:
-                set_dumpable(False)
-                os.close(descriptor)
             pid = os.fork()
         except OSError:
             self.end(init)
@@ -110,6 +97,27 @@ class PidNamespace:
             return 0, 0
         check(libc.setns(self._own, NEW_PID), "setns")
         return pid, init
+
+    def _new_namespace(self) -> int:
+        # An init that ignores SIGCHLD has the orphans of its namespace reaped by the kernel.
+        signal.signal(signal.SIGCHLD, signal.SIG_IGN)
+        flags = NEW_PID | _CLONE_VM | signal.SIGCHLD
+        try:
+            init = check(_libc_locked.clone(_PAUSE, self._stack_top, flags, None), "clone")
+        finally:
+            signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+        descriptor = os.pidfd_open(init)
+        # The kernel lets a process enter only namespaces of those it may look into; nobody else is there yet.
+        set_dumpable(True)
+        try:
+            check(libc.setns(descriptor, NEW_PID), "setns")
+        except OSError:
+            self.end(init)
+            raise
+        finally:
+            set_dumpable(False)
+            os.close(descriptor)
+        return init
 
     def end(self, init: int) -> None:
         """Kills an init and with it everything in its namespace; returns when all are gone.

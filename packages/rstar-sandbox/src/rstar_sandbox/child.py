@@ -18,13 +18,14 @@ import sys
 import time
 from typing import Any, NoReturn
 
-from rstar_sandbox import isolation
+from rstar_sandbox import hot, isolation
 from rstar_sandbox.interpreter import PROGRAM_NAME, finish_interpreter, give_stdin, interruptible
+from rstar_sandbox.levels import OFF
 from rstar_sandbox.messages import Job, receive
 from rstar_sandbox.program import Ending, fresh_main, run_source
 from rstar_sandbox.watch import MAX_PROCESSES
 
-__all__ = ["BEGIN", "CHANNEL_DESCRIPTOR", "be_child", "report_of"]
+__all__ = ["BEGIN", "CHANNEL_DESCRIPTOR", "be_child", "child_limits", "report_of"]
 
 BEGIN = b"BEGIN"
 """First word of the line that a child sends when its program begins; monotonic and CPU nanoseconds follow."""
@@ -37,28 +38,38 @@ _HARD_CPU_EXTRA_SECONDS = 1
 
 
 def be_child(
-    out: int,
-    err: int,
-    channel: int,
+    ends: tuple[int, int, int],
     plan: isolation.Plan,
     user: int | None,
     confinement: isolation.Confinement,
+    limits: tuple[tuple[int, int], ...],
     mapped: int,
 ) -> NoReturn:
     """What a freshly forked process does for the rest of its life. Never runs the caller's clean-up.
 
     Args:
-        out: descriptor that becomes standard output.
-        err: descriptor that becomes standard error.
-        channel: socket to the slot: a job or cells come in, reports go out.
+        ends: descriptors that become standard output, standard error, and the channel to the slot, over which a job
+            or cells come in and reports go out.
         plan: the isolation to enter.
         user: id to take on; None: stay.
         confinement: of the slot.
+        limits: of `child_limits`.
         mapped: address space of the slot, bytes.
     """
     end = os._exit  # programs may replace what modules hold, not what this frame does
     try:
-        _enter(out, err, channel, plan, user, confinement)
+        contained = plan.level != OFF
+        hot.enter(
+            ends,
+            CHANNEL_DESCRIPTOR,
+            confinement.home,
+            limits,
+            user,
+            contained and plan.drop_capabilities,
+            contained and not plan.namespaces,
+            confinement.ruleset,
+        )
+        interruptible()
         service = socket.socket(fileno=CHANNEL_DESCRIPTOR)
         frame = receive(service)
         if frame is None:
@@ -145,43 +156,22 @@ def _next_cell(service: socket.socket) -> dict[str, Any] | None:
             continue
 
 
-def _enter(
-    out: int, err: int, channel: int, plan: isolation.Plan, user: int | None, confinement: isolation.Confinement
-) -> None:
-    """Turns the forked process into a limited world: descriptors, session, limits, isolation."""
-    os.setsid()
-    os.dup2(channel, CHANNEL_DESCRIPTOR, inheritable=False)
-    os.dup2(out, 1)
-    os.dup2(err, 2)
-    # The slot has few descriptors, all low but for those that a program could never have had.
-    keep = confinement.ruleset
-    os.closerange(3, keep if keep >= 0 else CHANNEL_DESCRIPTOR)
-    if keep >= 0:
-        os.closerange(keep + 1, CHANNEL_DESCRIPTOR)
-    os.closerange(CHANNEL_DESCRIPTOR + 1, 65536)
-    os.chdir(confinement.home)
-    interruptible()
-    if plan.resource_limits:
-        _limit_resources(user, plan)
-    isolation.enter_child(plan, user, confinement)
-    if keep >= 0:
-        os.close(keep)
-
-
-def _limit_resources(user: int | None, plan: isolation.Plan) -> None:
-    wanted = [
+def child_limits(user: int | None, plan: isolation.Plan) -> tuple[tuple[int, int], ...]:
+    """Resource limits of every child, by kind; those that depend on the job are set when it comes."""
+    if not plan.resource_limits:
+        return ()
+    limits = (
         (resource.RLIMIT_FSIZE, MAX_FILE_BYTES),
         (resource.RLIMIT_NOFILE, MAX_OPEN_FILES),
         (resource.RLIMIT_CORE, 0),
         (resource.RLIMIT_MEMLOCK, 65536),
-    ]
-    if not plan.control_groups:
-        # Counted by user id (and user namespace): where programs have the service's own, on top of everything that
-        # runs now. Root is not counted.
-        others = 0 if user is not None or plan.user_namespace else _tasks_of_the_machine()
-        wanted.append((resource.RLIMIT_NPROC, others + MAX_PROCESSES))
-    for kind, limit in wanted:
-        _set_limit(kind, limit, limit)
+    )
+    if plan.control_groups:
+        return limits
+    # Counted by user id (and user namespace): where programs have the service's own, on top of everything that runs
+    # now. Root is not counted.
+    others = 0 if user is not None or plan.user_namespace else _tasks_of_the_machine()
+    return (*limits, (resource.RLIMIT_NPROC, others + MAX_PROCESSES))
 
 
 def _limit_memory(memory_bytes: int, mapped: int) -> None:

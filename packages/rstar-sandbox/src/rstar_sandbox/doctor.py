@@ -11,6 +11,7 @@ import time
 from typing import Any
 
 from rstar_sandbox.attacks import attack_job, successes, targets
+from rstar_sandbox.hot import IMPLEMENTATION
 from rstar_sandbox.isolation import Plan
 from rstar_sandbox.levels import LEVELS, PROMISES
 from rstar_sandbox.messages import Outcome
@@ -42,6 +43,7 @@ def examine() -> dict[str, Any]:
         "machine": platform.machine(),
         "cores": len(os.sched_getaffinity(0)),
         "user id": os.geteuid(),
+        "code around a fork": IMPLEMENTATION,
         "isolation level": plan.level,
         "it promises": PROMISES[plan.level],
         "missing for a higher level": missing_for(plan),

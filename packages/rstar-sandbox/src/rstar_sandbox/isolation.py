@@ -8,10 +8,9 @@ from __future__ import annotations
 
 import contextlib
 import os
-import signal
 from dataclasses import asdict, dataclass, replace
 
-from rstar_sandbox import _landlock, _linux, _mounts, _namespaces, _seccomp
+from rstar_sandbox import _landlock, _linux, _mounts, _namespaces, _seccomp, hot
 from rstar_sandbox.levels import CONTAINER, FULL, LIMITS, OFF, USER
 from rstar_sandbox.runtime import runtime_paths
 
@@ -172,22 +171,13 @@ def enter_slot(plan: Plan, folder: str, user: int | None, scratch_bytes: int, sc
 
 
 def enter_child(plan: Plan, user: int | None, confinement: Confinement) -> None:
-    """Gives up every right that a program must not have; the calling process is the child of a slot.
+    """Gives up every right that a program must not have; the calling process is the child of a slot, on trial.
 
     Raises:
         OSError: something that worked when it was probed does not now; the program must not run.
     """
-    if plan.level == OFF:
-        return
-    if user is not None:
-        _become(user)
-    elif plan.drop_capabilities:
-        _linux.drop_capabilities()
-    if not plan.namespaces:  # there, the end of the slot ends its namespace
-        _linux.set_parent_death_signal(signal.SIGKILL)
-    if confinement.ruleset >= 0:
-        _landlock.restrict(confinement.ruleset)
-    _linux.set_dumpable(True)
+    if plan.level != OFF:
+        hot.give_up_rights(user, plan.drop_capabilities, not plan.namespaces, confinement.ruleset)
 
 
 def _plain_folder(folder: str, user: int | None) -> Confinement:
@@ -202,12 +192,6 @@ def _prefer_as_victims() -> None:
     """Where the kernel has to choose, slots go before other services, and programs, being larger, before their slot."""
     with contextlib.suppress(OSError), open("/proc/self/oom_score_adj", "w") as file:
         file.write("1000")
-
-
-def _become(user: int) -> None:
-    os.setgroups([])
-    os.setresgid(user, user, user)
-    os.setresuid(user, user, user)  # drops the capabilities with it
 
 
 def _ids_are_wide() -> bool:

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from rstar_sandbox import isolation, processes, quota
 from rstar_sandbox._cgroups import SlotGroup
 from rstar_sandbox.capture import Capture
-from rstar_sandbox.child import be_child
+from rstar_sandbox.child import be_child, child_limits
 from rstar_sandbox.families import Family, NamespaceFamily, SweptFamily
 from rstar_sandbox.interpreter import default_signals, prepare_interpreter
 from rstar_sandbox.limits import Limits
@@ -101,11 +101,14 @@ class Slot:
         wall, cpu = time.monotonic(), time.process_time()
         ours, theirs = socket.socketpair()
         out, err = Capture(0), Capture(0)
+        limits = child_limits(self.user, self.plan)
         pid = self.family.fork()
         if pid == 0:
-            be_child(
-                out.write_end, err.write_end, theirs.fileno(), self.plan, self.user, self.confinement, self._mapped
-            )
+            try:
+                ends = (out.write_end, err.write_end, theirs.fileno())
+                be_child(ends, self.plan, self.user, self.confinement, limits, self._mapped)
+            finally:
+                os._exit(70)  # whatever happens, the child is no slot
         theirs.close()
         for capture in (out, err):
             capture.close_write_end()

@@ -18,7 +18,7 @@ __all__ = ["ZygoteProcess", "zygote_environment"]
 
 # Programs see none of the service's environment (which may hold tokens) but what finds and tunes libraries.
 _PASSED = ("PATH", "LANG", "LC_ALL", "LC_CTYPE", "TZ", "LD_LIBRARY_PATH", "VIRTUAL_ENV")
-_PASSED_PREFIXES = ("OPENBLAS_", "MKL_")
+_PASSED_PREFIXES = ("OPENBLAS_", "MKL_", "RSTAR_SANDBOX_")
 _STOP_SECONDS = 5.0
 _MESSAGE_BYTES = 65536
 

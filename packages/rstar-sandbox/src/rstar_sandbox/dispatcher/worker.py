@@ -91,16 +91,20 @@ class Worker:
         """Works until cancelled."""
         await self._executor.ready()
         delay, most = _RECONNECT_SECONDS
-        wait = delay
+        wait, said = delay, ""
         while not self._draining:
             try:
                 async with open_channel(self._settings.dispatcher, self._settings.security) as channel:
                     await self._attach(sandbox_pb2_grpc.SandboxWorkerServiceStub(channel))
             except grpc.aio.AioRpcError as error:
-                _log.warning("dispatcher %s: %s %s", self._settings.dispatcher, error.code().name, error.details())
+                if (error.details() or "") != said:
+                    said = error.details() or ""
+                    _log.warning("dispatcher %s: %s %s", self._settings.dispatcher, error.code().name, said)
             finally:
                 served, self._attached = self._attached, False
                 await self._end_calls()
+            if served:
+                said = ""
             wait = delay if served else min(2 * wait, most)
             # Workers of a dispatcher that comes back do not all call in the same moment.
             await asyncio.sleep(wait * random.uniform(0.5, 1.5))  # noqa: S311 - no secret depends on it

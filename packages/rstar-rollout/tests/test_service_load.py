@@ -157,9 +157,10 @@ async def test_a_client_that_goes_away_frees_every_rollout(service: Service):
 async def test_a_service_that_stops_lets_running_rollouts_finish(service: Service):
     collecting = asyncio.create_task(service.collect(streams=2, rollouts=100))
     await service.until_running(200)
-    stopping = asyncio.create_task(service.server.stop(60))
+    stopping = asyncio.create_task(service.server.stop(600))  # longer than anything here takes
     await asyncio.sleep(0)  # the stop has begun
-    with pytest.raises(ServiceUnavailableError):
+    # Refused; a call that comes in just now may be told that it was cancelled.
+    with pytest.raises((ServiceUnavailableError, grpc.aio.AioRpcError)):
         await service.client.state()
     assert not collecting.done()
     service.hold.set()

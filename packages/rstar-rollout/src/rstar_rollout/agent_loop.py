@@ -24,7 +24,7 @@ from rstar_model.tools import ToolSpec
 from rstar_model.trajectory import Trajectory
 from rstar_model.types import EndReason, ToolStatus
 from rstar_protos.errors import UserInputError
-from rstar_rollout.engines.base import Engine, EngineError, GenerationRequest
+from rstar_rollout.engines.base import Admitting, Engine, EngineError, GenerationRequest
 from rstar_rollout.limits import ProblemRequest, RolloutLimits, SamplingSettings, ToolSettings
 from rstar_rollout.rollout_state import PlannedCall, RolloutJob, RolloutPolicy, RolloutState
 from rstar_rollout.tool_executor import ToolExecutor, ToolInvocation, ToolResult
@@ -277,12 +277,26 @@ class RolloutBatch:
         for attempt in range(1, _ATTEMPTS + 1):
             state = self._begin(job)
             try:
+                await self._admit(state)
                 await self._conversation(state)
             finally:
                 self._engine.release(state.sequence_id)
             if not self._retried(state, attempt):
                 break
         return state.trajectory()
+
+    async def _admit(self, state: RolloutState) -> None:
+        """Wait for room at the engine; the rollout's time begins afterwards."""
+        if not isinstance(self._engine, Admitting) or (first := self._next_request(state)) is None:
+            return
+        self._in_flight.add(first.request_id)
+        try:
+            await self._engine.admit(first)
+        except EngineError as error:
+            state.fail(str(error))
+        finally:
+            self._in_flight.discard(first.request_id)
+        state.start_clock()
 
     async def _conversation(self, state: RolloutState) -> None:
         while (request := self._next_request(state)) is not None:

@@ -111,6 +111,10 @@ class RolloutState:
         limit = self._policy.limits.max_wall_seconds
         return max(0.0, self._started + limit - time.monotonic()) if limit > 0 else None
 
+    def start_clock(self) -> None:
+        """Its wall time counts from now: it has waited for an engine, which is not its own time."""
+        self._started = time.monotonic()
+
     def next_request(self) -> GenerationRequest | None:
         """The next turn to generate; None when the rollout has ended, perhaps just now for lack of room."""
         if self.finished:

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from rstar_protos.errors import UserInputError
 from rstar_rollout.scheduler.registry import make_policy
-from rstar_rollout.simulator.bounds import longest_rollout_seconds, lower_bound_seconds
+from rstar_rollout.simulator.bounds import longest_rollout_seconds, lower_bound_seconds, serial_bound_seconds
 from rstar_rollout.simulator.engine import SimulatedEngine
 from rstar_rollout.simulator.oracle import true_peak
 from rstar_rollout.simulator.presets import Scenario, paper_64gpu
@@ -108,6 +108,14 @@ def test_bound_of_one_engine_full_of_equal_rollouts_is_its_time():
     rollouts = [SimulatedRollout(str(index), "g", 1, 1000, (Turn(100),)) for index in range(8)]
     outcome = simulate(rollouts, Cluster(1, SPEED, 100_000, 8), make_policy("static"))
     assert outcome.step_time_s == pytest.approx(lower_bound_seconds(rollouts, SPEED, 1, 8), rel=1e-2)
+
+
+def test_serial_bound_counts_the_steps_of_the_longest_rollout():
+    equal = [SimulatedRollout(str(index), "g", 1, 1000, (Turn(100),)) for index in range(8)]
+    assert serial_bound_seconds(equal, SPEED, 1, 8) == pytest.approx(lower_bound_seconds(equal, SPEED, 1, 8))
+    uneven = [*equal[:7], SimulatedRollout("long", "g", 1, 1000, (Turn(900),))]
+    extra = serial_bound_seconds(uneven, SPEED, 1, 8) - lower_bound_seconds(uneven, SPEED, 1, 8)
+    assert extra == pytest.approx(SPEED.a * (900 - 200))
 
 
 @given(st.lists(st.tuples(st.integers(0, 50), st.integers(0, 50)), max_size=12))

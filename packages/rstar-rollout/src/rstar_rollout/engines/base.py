@@ -14,6 +14,7 @@ from typing import Literal, Protocol, runtime_checkable
 from rstar_protos.errors import InfrastructureError, RStarError
 
 __all__ = [
+    "Admitting",
     "Engine",
     "EngineDeadError",
     "EngineError",
@@ -136,6 +137,14 @@ class EngineState:
     running: int
     waiting: int
     paused: bool
+
+
+@runtime_checkable
+class Admitting(Protocol):
+    """An engine at which a rollout has to wait for room before its first turn."""
+
+    async def admit(self, request: GenerationRequest) -> None:
+        """Wait until there is room for the rollout that begins with this request, or it is aborted."""
 
 
 @runtime_checkable

@@ -166,6 +166,18 @@ class EnginePool:
         finally:
             rollout.requests.discard(request.request_id)
 
+    async def admit(self, request: GenerationRequest) -> None:
+        """Wait for an engine, so that the rollout's own time begins when it has one."""
+        await self._resumed.wait()
+        if self._doubt:
+            raise EngineNotReadyError(self._doubt)
+        rollout = self._rollouts.get(request.sequence_id) or self._register(request)
+        rollout.requests.add(request.request_id)
+        try:
+            await asyncio.shield(rollout.seat)
+        finally:
+            rollout.requests.discard(request.request_id)
+
     async def _generate_on(
         self, seat: _Seat, rollout: _Rollout, request: GenerationRequest, on_tokens: TokenCallback | None
     ) -> GenerationResult | None:

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from rstar_rollout.simulator.speed import SpeedCurve
 from rstar_rollout.simulator.workload import SimulatedRollout
 
-__all__ = ["kv_bound_seconds", "longest_rollout_seconds", "lower_bound_seconds"]
+__all__ = ["kv_bound_seconds", "longest_rollout_seconds", "lower_bound_seconds", "serial_bound_seconds"]
 
 
 def _reads(rollout: SimulatedRollout) -> int:
@@ -36,6 +36,18 @@ def lower_bound_seconds(rollouts: Sequence[SimulatedRollout], speed: SpeedCurve,
     slots = min(slots, len(rollouts) / engines)
     work = tokens * (speed.a / slots + speed.b) + speed.c * reads + speed.prefill * _prefill(rollouts)
     return work / engines
+
+
+def serial_bound_seconds(rollouts: Sequence[SimulatedRollout], speed: SpeedCurve, engines: int, slots: float) -> float:
+    """The lower bound for engines that each have a rollout of the greatest length.
+
+    A rollout's tokens come one after another, so such an engine runs at least as many decode steps, each of which
+    costs ``a``, however few sequences are left in it. Where a tenth of the rollouts reach the limit every engine has
+    some. (Not a bound for engines that are spared them.)
+    """
+    steps = sum(rollout.policy_tokens for rollout in rollouts) / engines / min(slots, len(rollouts) / engines)
+    longest = max(rollout.policy_tokens for rollout in rollouts)
+    return lower_bound_seconds(rollouts, speed, engines, slots) + speed.a * max(0.0, longest - steps)
 
 
 def kv_bound_seconds(

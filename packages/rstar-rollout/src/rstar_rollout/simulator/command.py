@@ -137,5 +137,6 @@ def _print(console: Console, report: ScenarioReport) -> None:
     console.print(
         f"floor {report.floor_s:.1f} s = the larger of all work at the slot cap {report.lower_bound_s:.1f} s "
         f"and the longest rollout alone {report.longest_rollout_s:.1f} s; "
-        f"at what the KV cache holds on average {report.kv_bound_s:.1f} s\n"
+        f"with what the KV cache holds on average in place of the slot cap {report.kv_bound_s:.1f} s, with the decode "
+        f"steps that a rollout of the greatest length takes {report.serial_bound_s:.1f} s\n"
     )

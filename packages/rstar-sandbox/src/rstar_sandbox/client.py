@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import AsyncIterable, AsyncIterator, Iterable, Mapping, Sequence
+from functools import partial
 from types import TracebackType
 
 import grpc
@@ -16,7 +17,10 @@ from rstar_sandbox.conversion import limits_to_proto
 from rstar_sandbox.limits import Limits
 from rstar_sandbox.results import ExecutionResult
 
-__all__ = ["SandboxClient", "execute_request"]
+__all__ = ["CLIENT_KEY", "SandboxClient", "execute_request"]
+
+CLIENT_KEY = "rstar-client"
+"""Metadata that names the client that a call belongs to, for fairness; without it each connection is a client."""
 
 
 class SandboxClient:
@@ -26,6 +30,7 @@ class SandboxClient:
         endpoint: `unix:/path`, `grpc://host:port` or `grpcs://host:port`; or an open channel.
         security: certificates and token; ignored with an open channel.
         patience_s: how long a call is retried while the service is away or has no room, seconds.
+        name: whom the service shall be fair to; None: each connection counts as a client.
     """
 
     def __init__(
@@ -34,11 +39,15 @@ class SandboxClient:
         *,
         security: ClientSecurity | None = None,
         patience_s: float = 60.0,
+        name: str | None = None,
     ) -> None:
         self._owned = isinstance(endpoint, str)
         self._channel = open_channel(endpoint, security) if isinstance(endpoint, str) else endpoint
         self._stub = sandbox_pb2_grpc.SandboxServiceStub(self._channel)
         self._patience = patience_s
+        metadata = ((CLIENT_KEY, name),) if name else None
+        self._execute = partial(self._stub.Execute, metadata=metadata)
+        self._execute_many = partial(self._stub.ExecuteMany, metadata=metadata)
 
     async def run(
         self,
@@ -65,7 +74,7 @@ class SandboxClient:
             grpc.aio.AioRpcError: the request was refused.
         """
         request = execute_request(code, stdin, limits, files, collect, request_id)
-        response = await call_with_retry(self._stub.Execute, request, patience_s=self._patience)
+        response = await call_with_retry(self._execute, request, patience_s=self._patience)
         return ExecutionResult.from_proto(response)
 
     async def run_many(
@@ -77,7 +86,7 @@ class SandboxClient:
             ServiceUnavailableError: the service went away; what was not answered can be sent again with the same ids.
             grpc.aio.AioRpcError: a request was refused.
         """
-        call = self._stub.ExecuteMany(requests)
+        call = self._execute_many(requests)
         try:
             async for response in call:
                 yield ExecutionResult.from_proto(response)

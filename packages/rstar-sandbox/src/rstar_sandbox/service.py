@@ -10,13 +10,11 @@ import grpc.aio
 
 from rstar_protos.errors import UserInputError
 from rstar_protos.sandbox.v1 import sandbox_pb2, sandbox_pb2_grpc
+from rstar_sandbox.client import CLIENT_KEY
 from rstar_sandbox.front import Front
 from rstar_sandbox.refusals import REFUSALS, refuse
 
-__all__ = ["CLIENT_KEY", "SandboxServicer"]
-
-CLIENT_KEY = "rstar-client"
-"""Metadata that names the client that a call belongs to, for fairness; without it each connection is a client."""
+__all__ = ["SandboxServicer"]
 
 Request = sandbox_pb2.ExecuteRequest
 Response = sandbox_pb2.ExecuteResponse

@@ -16,10 +16,14 @@ import pytest
 
 from rstar_protos.service import EmbeddedService
 from rstar_sandbox import Sandbox, SandboxClient
+from rstar_sandbox.attacks import admit
+from rstar_sandbox.executor import IsolationError
+from rstar_sandbox.isolation import Plan
 from rstar_sandbox.limits import DEFAULT_LIMITS
 from rstar_sandbox.messages import Job
 from rstar_sandbox.pool import WorkerPool
 from rstar_sandbox.settings import SandboxSettings
+from rstar_sandbox.template import Template
 
 pytestmark = pytest.mark.timeout(180)
 
@@ -141,6 +145,44 @@ async def test_a_cancelled_call_is_killed_and_its_slot_serves_on(tmp_path: Path,
         call.cancel()
         assert (await pool.run(_job("7"))).outcome.value == "7"
         assert pool.counters.slots_lost == 0
+
+
+async def test_a_self_test_that_does_not_end_starts_the_zygote_anew(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    calls = 0
+
+    async def fails_once(template: Template) -> tuple[Plan, tuple[str, ...]]:
+        nonlocal calls
+        calls += 1
+        if calls == 1:
+            raise asyncio.TimeoutError
+        return await admit(template)
+
+    monkeypatch.setattr("rstar_sandbox.pool.admit", fails_once)
+    async with _running(tmp_path / "folder", 1) as pool:
+        assert (await pool.run(_job("5"))).outcome.value == "5"
+        assert pool.counters.zygote_restarts == 1
+
+
+async def test_a_level_that_cannot_be_had_fails_closed(tmp_path: Path) -> None:
+    settings = SandboxSettings(slots=1, warm=(), folder=tmp_path, isolation="limits", require_level="container")
+    pool = WorkerPool(settings)
+    pool.start()
+    with pytest.raises(IsolationError, match="'container' is required and this machine offers 'limits'"):
+        await pool.ready()
+    with pytest.raises(IsolationError):
+        await pool.run(_job("print('ran')"))
+    await pool.stop()
+
+
+@pytest.mark.parametrize("level", ["off", "limits"])
+async def test_a_lower_level_is_taken_when_asked_for_and_named(tmp_path: Path, level: str) -> None:
+    pool = WorkerPool(SandboxSettings(slots=1, warm=(), folder=tmp_path, isolation=level))
+    pool.start()
+    outcome = (await pool.run(_job("3"))).outcome
+    assert (outcome.value, outcome.isolation, pool.level) == ("3", level, level)
+    await pool.stop()
 
 
 async def test_stopping_leaves_no_process(pool: WorkerPool, until: Until) -> None:

@@ -190,6 +190,7 @@ class Template:
                 if "ready" in message:
                     self.plan, self.warmed = Plan(**message["plan"]), tuple(message["warmed"])
                     preparing = asyncio.ensure_future(self._prepare())
+                    preparing.add_done_callback(lambda task: _give_up_on(zygote, task))
                 elif "gone" in message:
                     await self._replace(message["gone"])
         finally:
@@ -231,6 +232,12 @@ class Template:
                 slot.gone.set_result(False)
         self._connections.clear()
         self._idle.clear()
+
+
+def _give_up_on(zygote: ZygoteProcess, preparing: asyncio.Future[None]) -> None:
+    """A zygote whose first slots cannot be had is replaced like one that died."""
+    if not preparing.cancelled() and preparing.exception() is not None:
+        zygote.kill()
 
 
 async def _next_message(loop: asyncio.AbstractEventLoop, zygote: ZygoteProcess) -> dict[str, Any] | None:

@@ -15,7 +15,15 @@ from rstar_protos.errors import UserInputError
 from rstar_protos.service import open_channel
 from rstar_rollout import tools
 from rstar_rollout.tool_executor import ToolInvocation, ToolResult
-from rstar_rollout.tools import CallFailedError, FunctionTool, ToolBox, ToolContext, load_tools, tool_names
+from rstar_rollout.tools import (
+    CallFailedError,
+    FunctionTool,
+    ToolBox,
+    ToolContext,
+    check_tools,
+    load_tools,
+    tool_names,
+)
 
 ADD = ToolSpec("add", "Adds.", {"type": "object", "properties": {"a": {"type": "integer"}, "b": {"type": "integer"}}})
 
@@ -126,3 +134,11 @@ async def test_a_package_registers_a_tool_by_entry_point(monkeypatch: pytest.Mon
 def test_a_tool_that_nobody_registered_is_refused_with_those_there_are():
     with pytest.raises(UserInputError, match="python"):
         load_tools(["search"], ToolContext())
+
+
+def test_tools_are_checked_before_anything_is_started():
+    check_tools(["python"], has_sandbox=True)
+    check_tools([], has_sandbox=False)
+    for names in (["python"], ["search"]):
+        with pytest.raises(UserInputError, match=names[0]):
+            check_tools(names, has_sandbox=False)

@@ -81,6 +81,9 @@ def serve(
     watch_parent: WatchParent = False,
     engine: EngineType = "transformers",
     sandbox: Annotated[str, typer.Option(help="SandboxService endpoint, or none.")] = "none",
+    tool: Annotated[
+        OptionalStrings, typer.Option(help="A registered tool, may be repeated; none: python where there is a sandbox.")
+    ] = None,
     sandbox_token_file: TokenFile = None,
     sandbox_ca: Tls = None,
     sandbox_cert: Tls = None,
@@ -136,6 +139,7 @@ def serve(
         ),
         chat_format=chat_format,
         sandbox=None if sandbox in ("", "none") else sandbox,
+        tools=tuple(tool) if tool else None,
         sandbox_security=security,
         tool_patience_seconds=tool_patience,
         max_tool_calls=max_tool_calls,

@@ -8,6 +8,7 @@ from pathlib import Path
 import grpc.aio
 
 from rstar_model.chat_format import ChatFormat
+from rstar_model.template_check import check_template
 from rstar_model.tokenizer import load_tokenizer
 from rstar_protos.errors import UserInputError
 from rstar_protos.rollout.v1 import rollout_pb2, rollout_pb2_grpc
@@ -19,7 +20,7 @@ from rstar_rollout.engines.pool import EngineFactory, EnginePool
 from rstar_rollout.sampling_service import SamplingServicer
 from rstar_rollout.scheduler.registry import make_policy
 from rstar_rollout.service import RolloutServicer
-from rstar_rollout.tool_executor import SandboxToolExecutor
+from rstar_rollout.tools import ToolContext, check_tools, load_tools
 
 __all__ = [
     "ENGINES",
@@ -67,7 +68,9 @@ class RolloutOptions:
     engine: EngineOptions = field(default_factory=EngineOptions)
     chat_format: str = "rstar"
     sandbox: str | None = None
-    """Endpoint of a SandboxService; None: no tools."""
+    """Endpoint of a SandboxService, None: there is none."""
+    tools: tuple[str, ...] | None = None
+    """Names that `rstar_rollout.tools.load_tools` knows; None: the Python tool where there is a sandbox."""
     sandbox_security: ClientSecurity = field(default_factory=ClientSecurity)
     tool_patience_seconds: float = 60.0
     tool_queue_seconds: float = 300.0
@@ -153,20 +156,20 @@ class RolloutParts:
         self._tokenizer = load_tokenizer(options.model)
         self._format = ChatFormat.load(options.chat_format)
         self._format.end_of_turn_id(self._tokenizer)
+        check_template(self._format, self._tokenizer)
+        default = () if options.sandbox is None else ("python",)
+        self._tools = default if options.tools is None else options.tools
+        check_tools(self._tools, has_sandbox=options.sandbox is not None)
         self.engine = build_engine(options.model, options.engine)
         self._channel: grpc.aio.Channel | None = None
 
     async def start(self) -> AgentLoop:
         """Load the weights, connect to the sandbox."""
         options = self._options
-        executor = None
         if options.sandbox is not None:
             self._channel = open_channel(options.sandbox, options.sandbox_security)
-            executor = SandboxToolExecutor(
-                self._channel,
-                patience_seconds=options.tool_patience_seconds,
-                queue_seconds=options.tool_queue_seconds,
-            )
+        context = ToolContext(self._channel, options.tool_patience_seconds, options.tool_queue_seconds)
+        executor = load_tools(self._tools, context) if self._tools else None
         await self.engine.start()
         # The scheduler chooses among those that wait, so there have to be some.
         waiting = 2 * options.engine.engines * options.engine.max_batch

@@ -28,6 +28,7 @@ __all__ = [
     "Tool",
     "ToolBox",
     "ToolContext",
+    "check_tools",
     "load_tools",
     "tool_names",
 ]
@@ -73,6 +74,9 @@ class Tool(Protocol):
         """
 
 
+_NEEDS_SANDBOX = "an endpoint of a SandboxService, which this tool runs programs in"
+
+
 class PythonTool:
     """The paper's tool: a program with standard input, run by the sandbox."""
 
@@ -81,7 +85,7 @@ class PythonTool:
 
     def __init__(self, context: ToolContext) -> None:
         if context.sandbox is None:
-            raise UserInputError("tool", "python", "an endpoint of a SandboxService, which this tool runs programs in")
+            raise UserInputError("tool", "python", _NEEDS_SANDBOX)
         executor = SandboxToolExecutor(
             context.sandbox, patience_seconds=context.patience_seconds, queue_seconds=context.queue_seconds
         )
@@ -163,6 +167,19 @@ def load_tools(names: Sequence[str], context: ToolContext) -> ToolBox:
             raise UserInputError("tool", name, f"an entry point in {ENTRY_POINT_GROUP} that makes a Tool")
         tools.append(tool)
     return ToolBox(tools)
+
+
+def check_tools(names: Sequence[str], *, has_sandbox: bool) -> None:
+    """Find out, before anything is started, whether there are tools of these names.
+
+    Raises:
+        UserInputError: there is none, or the Python tool has no sandbox.
+    """
+    for name in names:
+        if name not in tool_names():
+            raise UserInputError("tool", name, f"one of {', '.join(tool_names())}")
+        if name == "python" and not has_sandbox:
+            raise UserInputError("tool", name, _NEEDS_SANDBOX)
 
 
 def tool_names() -> tuple[str, ...]:

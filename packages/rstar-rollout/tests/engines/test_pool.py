@@ -157,6 +157,30 @@ async def test_an_engine_that_alone_fails_an_update_takes_no_more_work(two: Pool
     assert two.engines[0].requests == []
 
 
+async def test_an_engine_found_dead_by_an_update_is_left_out(two: Pool, tmp_path: Path):
+    async def gone(version: int, source: WeightSource) -> None:
+        raise EngineError("gone")
+
+    two.engines[0].begin_weight_update = gone  # type: ignore[method-assign]
+    await two.pool.begin_weight_update(3, WeightSource(str(tmp_path)))
+    await two.pool.commit_weight_update(3, "sum")
+    two.hold.set()
+    results = await asyncio.gather(*(two.begin(index) for index in range(4)))
+    assert {result.weight_version for result in results} == {3}
+    assert two.engines[0].requests == []
+
+
+async def test_an_update_that_one_engine_refuses_does_not_begin(two: Pool, tmp_path: Path):
+    async def refuse(version: int, source: WeightSource) -> None:
+        raise WeightUpdateError("no such backend")
+
+    two.engines[0].begin_weight_update = refuse  # type: ignore[method-assign]
+    with pytest.raises(WeightUpdateError, match="backend"):
+        await two.pool.begin_weight_update(3, WeightSource(str(tmp_path)))
+    with pytest.raises(EngineNotReadyError, match="could not begin"):
+        await two.begin(0)
+
+
 async def test_an_update_that_no_engine_takes_keeps_generation_refused(two: Pool, tmp_path: Path):
     await two.pool.begin_weight_update(3, WeightSource(str(tmp_path)))
     with pytest.raises(WeightUpdateError, match="checksum"):

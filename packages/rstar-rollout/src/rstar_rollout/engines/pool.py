@@ -342,7 +342,19 @@ class EnginePool:
         async with self._updating:
             if any(seat.generating for seat in self._living):
                 raise WeightUpdateError("requests are running: pause first")
-            await asyncio.gather(*(seat.engine.begin_weight_update(version, source) for seat in self._living))
+            seats = self._living
+            outcomes = await asyncio.gather(
+                *(seat.engine.begin_weight_update(version, source) for seat in seats), return_exceptions=True
+            )
+            refused = [outcome for outcome in outcomes if isinstance(outcome, WeightUpdateError)]
+            if refused or not seats:
+                if len(refused) < len(seats):
+                    # Those that have begun generate nothing before an update succeeds.
+                    self._doubt = f"weight update to version {version} could not begin: {refused[0]}"
+                raise refused[0] if refused else WeightUpdateError("no engine is left")
+            for seat, outcome in zip(seats, outcomes, strict=True):
+                if isinstance(outcome, BaseException):
+                    self._lose(seat, f"weight update to version {version} could not begin: {outcome}")
             self._pending = (version, source)
             self._doubt = f"weight update to version {version} is under way"
 

@@ -145,7 +145,8 @@ class ChatSession:
         portions: asyncio.Queue[Sequence[int] | None] = asyncio.Queue()
         generating = asyncio.ensure_future(self._loop.engine.generate(request, portions.put_nowait))
         generating.add_done_callback(lambda _: portions.put_nowait(None))
-        view, ids, seen = TurnView(self._format), [], 0
+        view, seen = TurnView(self._format), 0
+        ids: list[int] = []
         try:
             while (portion := await portions.get()) is not None:
                 ids += portion

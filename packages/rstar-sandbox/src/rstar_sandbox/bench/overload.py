@@ -43,6 +43,7 @@ class Overload:
     capacity_per_second: float = 0.0
     offered_per_second: float = 0.0
     statuses: dict[str, int] = field(default_factory=dict)
+    """Of answers; calls that failed otherwise than by a refusal by the name of their code."""
     refused: int = 0
     refused_without_hint: int = 0
     calm_p99_ms: float = 0.0
@@ -76,7 +77,8 @@ async def measure_overload(service: Service, seconds: float) -> Overload:
             response: sandbox_pb2.ExecuteResponse = await stub.Execute(request)
         except grpc.aio.AioRpcError as error:
             if error.code() != grpc.StatusCode.RESOURCE_EXHAUSTED:
-                raise
+                statuses[error.code().name] += 1
+                return None
             result.refused += 1
             result.refused_without_hint += RETRY_AFTER_KEY not in dict(error.trailing_metadata() or ())
             return None

@@ -81,7 +81,7 @@ async def started(kind: str, folder: Path) -> AsyncIterator[Engine]:
 
             made = VllmEngine(folder, VllmSettings(kv_gib=0.25, max_model_tokens=512, sleep_level=1))
         elif kind == "pool":
-            made = EnginePool([lambda: transformers(folder, rounds=False)] * 2, KvBalanced(), slots=4)
+            made = EnginePool([lambda: transformers(folder, rounds=False)] * 2, KvBalanced(), slots=16)
         elif kind == "endpoint":
             behind = transformers(folder, rounds=False)
             await behind.start()
@@ -166,8 +166,12 @@ async def test_cancelling_the_call_frees_the_request(slow_engine: Engine, until)
     with pytest.raises(asyncio.CancelledError):
         await task
     assert (await slow_engine.generate(request(1))).token_ids
-    state = await slow_engine.state()
-    assert state.running == state.waiting == 0
+
+    async def idle() -> bool:
+        state = await slow_engine.state()
+        return state.running == state.waiting == 0
+
+    await until(idle)
 
 
 async def test_paused_engine_lets_requests_wait(engine: Engine):

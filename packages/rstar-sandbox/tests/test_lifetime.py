@@ -22,6 +22,7 @@ from rstar_sandbox.isolation import Plan
 from rstar_sandbox.limits import DEFAULT_LIMITS
 from rstar_sandbox.messages import Job
 from rstar_sandbox.pool import WorkerPool
+from rstar_sandbox.session_table import SessionLostError, SessionTable
 from rstar_sandbox.settings import SandboxSettings
 from rstar_sandbox.template import Template
 
@@ -183,6 +184,26 @@ async def test_a_lower_level_is_taken_when_asked_for_and_named(tmp_path: Path, l
     outcome = (await pool.run(_job("3"))).outcome
     assert (outcome.value, outcome.isolation, pool.level) == ("3", level, level)
     await pool.stop()
+
+
+async def test_a_session_whose_worker_is_killed_in_mid_cell_ends_with_one_typed_error(
+    pool: WorkerPool, until: Until
+) -> None:
+    sessions = SessionTable(pool)
+    zygote = pool.zygote_pid
+    assert zygote is not None
+    before = set(_children(zygote))
+    session = await sessions.open(DEFAULT_LIMITS, 0)
+    await sessions.run_cell(session, _job("x = 1"))
+    (slot,) = set(_children(zygote)) - before
+    cell = asyncio.ensure_future(sessions.run_cell(session, _job("import time; time.sleep(60)")))
+    await asyncio.sleep(0.2)
+    os.kill(slot, signal.SIGKILL)
+    outcome = (await cell).outcome
+    assert (outcome.status, outcome.state_lost) == ("unavailable", "the session's worker was lost")
+    with pytest.raises(SessionLostError, match="worker was lost"):
+        await sessions.run_cell(session, _job("x"))
+    sessions.close_all()
 
 
 async def test_stopping_leaves_no_process(pool: WorkerPool, until: Until) -> None:

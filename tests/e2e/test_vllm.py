@@ -66,5 +66,32 @@ def test_engine_and_trainer_agree_in_every_step(finished):
     assert max(found) <= MOST_MISMATCH
 
 
+def test_the_same_stored_trajectories_give_the_same_update_bit_for_bit(finished, taught):
+    """vLLM's rollouts are not repeated by a resumed run, but what a step makes of its own is."""
+    import torch
+
+    from rstar_model.policy import Policy
+    from rstar_trainer.learner import TorchLearner
+    from rstar_trainer.replay import stored_sequences
+    from rstar_trainer.run_folder import RunFolder
+    from rstar_trainer.schedule import warmup_learning_rate
+
+    run, _ = finished
+    _, recipe = RunFolder.open(run.folder)
+    stage = recipe.stages[0]
+    sequences = stored_sequences(run.folder, stage, STEPS)
+    learner = TorchLearner(Policy.load(taught, autocast=recipe.model.autocast), recipe.optimizer)
+    learner.load_saved(run.folder / "checkpoints" / f"step-{STEPS - 1:06d}")
+    if sequences:
+        rate = warmup_learning_rate(STEPS - 1, stage.learning_rate, stage.warmup_steps)
+        metrics = learner.policy_update(sequences, rate, stage.temperature, stage.loss)
+        _, figures = run.steps()[STEPS]
+        assert (metrics.loss, metrics.grad_norm) == (figures["loss"], figures["grad_norm"])
+    saved = torch.load(run.folder / "checkpoints" / f"step-{STEPS:06d}" / "learner.pt", weights_only=True)["model"]
+    state = learner.policy.model.state_dict()
+    assert state.keys() == saved.keys()
+    assert all(torch.equal(state[name], tensor) for name, tensor in saved.items())
+
+
 def test_no_process_is_left_behind(finished):
     nothing_left(finished[1].mark)

@@ -9,10 +9,15 @@ from collections.abc import AsyncIterator, Callable, Iterator
 from pathlib import Path
 
 import pytest
+from hypothesis import HealthCheck, settings
 
 from rstar_protos.service import EmbeddedService
 from rstar_reward.verifiers import load_verifier
 from rstar_reward.workers import PoolSettings, WorkerPool
+
+# How long an example takes depends on who else uses the machine.
+settings.register_profile("reward", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("reward")
 
 PLUGIN = Path(__file__).parent / "plugin"
 
@@ -33,10 +38,10 @@ async def pool(plugin: None) -> AsyncIterator[WorkerPool]:
 
     However busy the machine is, a second attempt ends by its CPU time: the wall-clock time it gets is no limit.
     """
-    settings = PoolSettings(
+    limits = PoolSettings(
         workers=2, deadline_seconds=0.5, kill_seconds=1.0, busy_patience=1000.0, warm=("misbehaving",)
     )
-    pool = WorkerPool(settings)
+    pool = WorkerPool(limits)
     await pool.start()
     yield pool
     await pool.close()

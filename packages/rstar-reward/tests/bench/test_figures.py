@@ -19,7 +19,7 @@ def grader(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
 
 def bench(*arguments: str) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, "-m", "rstar_reward", "bench", *arguments]
-    return subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
+    return subprocess.run(command, capture_output=True, text=True, timeout=800, check=False)
 
 
 def test_figures_of_all_graders(grader: str, tmp_path: Path) -> None:

@@ -39,7 +39,7 @@ compare(sys.argv[1], sys.argv[2])
 )
 def test_no_text_is_compiled(gold: str, candidate: str) -> None:
     command = [sys.executable, "-c", _PROGRAM, gold, candidate]
-    result = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+    result = subprocess.run(command, capture_output=True, text=True, timeout=800, check=False)
     assert (result.returncode, result.stderr) == (0, "")
 
 
@@ -49,7 +49,7 @@ def test_sympify_refuses_text() -> None:
         "try: sympy.sympify('1+1')\n"
         "except sympy.SympifyError: print('refused')"
     )
-    result = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=120, check=True)
+    result = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=800, check=True)
     assert result.stdout == "refused\n"
 
 

@@ -223,8 +223,8 @@ def generate(
         endpoints=tuple(endpoint or ()),
         api_key=read_token(endpoint_key_file, "--endpoint-key-file"),
     )
-    with sandbox_endpoint(sandbox) as endpoint:
-        asyncio.run(run_job(RolloutOptions(model, options, chat_format, endpoint), job))
+    with sandbox_endpoint(sandbox) as sandbox_address:
+        asyncio.run(run_job(RolloutOptions(model, options, chat_format, sandbox_address), job))
 
 
 @app.command()
@@ -262,12 +262,12 @@ def chat(
         endpoints=tuple(endpoint or ()),
         api_key=read_token(endpoint_key_file, "--endpoint-key-file"),
     )
-    with sandbox_endpoint(sandbox, slots=2) as endpoint:
+    with sandbox_endpoint(sandbox, slots=2) as sandbox_address:
         asyncio.run(
             run_chat(
-                RolloutOptions(model, options, chat_format, endpoint),
+                RolloutOptions(model, options, chat_format, sandbox_address),
                 sampling,
-                ToolSettings(endpoint is not None, tool_seconds),
+                ToolSettings(sandbox_address is not None, tool_seconds),
                 max_turns=max_turns,
                 max_new_tokens=max_new_tokens,
             )

@@ -63,7 +63,8 @@ class FolderTransferEngine(WeightTransferEngine[FolderInitInfo, FolderUpdateInfo
         Raises:
             FileNotFoundError: it holds no safetensors files.
         """
-        self.model.load_weights(_tensors(Path(update_info.path)))
+        model: Any = self.model  # declared as a plain module, which has no loader
+        model.load_weights(_tensors(Path(update_info.path)))
 
     def finish_weight_update(self) -> None:
         """Let vLLM finish the layers."""

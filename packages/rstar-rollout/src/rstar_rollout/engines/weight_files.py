@@ -10,6 +10,7 @@ from typing import Any
 import torch
 from safetensors.torch import load_file
 from transformers import AutoModelForCausalLM
+from transformers.utils import logging as transformers_logging
 
 from rstar_model.weights import MANIFEST_NAME, read_manifest, state_checksum
 from rstar_protos.errors import UserInputError
@@ -45,6 +46,7 @@ def load_model(folder: Path, dtype: str, device: str) -> LoadedModel:
         raise UserInputError("model folder", str(folder), "a Hugging Face model folder with config.json")
     try:
         with _LOADING:
+            transformers_logging.disable_progress_bar()  # commands show progress of their own
             model: Any = AutoModelForCausalLM.from_pretrained(
                 folder, dtype=getattr(torch, dtype), attn_implementation=ATTENTION_NAME, local_files_only=True
             )

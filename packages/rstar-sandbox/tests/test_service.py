@@ -15,6 +15,7 @@ from rstar_protos.common.v1 import common_pb2
 from rstar_protos.sandbox.v1 import sandbox_pb2
 from rstar_protos.sandbox.v1.sandbox_pb2_grpc import SandboxServiceStub
 from rstar_protos.service import RETRY_AFTER_KEY
+from rstar_sandbox.levels import LEVELS
 
 pytestmark = pytest.mark.timeout(180)
 
@@ -52,7 +53,10 @@ async def test_an_answer_carries_every_field(stub: SandboxServiceStub) -> None:
     assert response.timing.wall_seconds > 0
     assert response.timing.cpu_seconds > 0
     assert response.timing.peak_memory_bytes > 1_000_000
-    assert response.isolation == "limits"
+    assert response.timing.exec.wall_seconds == response.timing.wall_seconds
+    assert response.timing.fork.cpu_seconds > 0
+    assert response.tier == "standard"
+    assert response.isolation in LEVELS
 
 
 async def test_the_same_id_again_returns_the_first_result(stub: SandboxServiceStub) -> None:

@@ -146,7 +146,7 @@ def _outcome(slot: Slot, watch: Watch, job: Job) -> dict[str, Any]:
         "exit_code": verdict.exit_code,
         "signal": verdict.signal,
         "wall_seconds": watch.wall_seconds,
-        "cpu_seconds": watch.cpu_seconds - watch.setup_cpu_seconds,
+        "cpu_seconds": max(0.0, watch.cpu_seconds - watch.setup_cpu_seconds),
         "peak_memory_bytes": watch.peak_bytes,
         "files": files,
         "detail": f"not returned: {', '.join(left_out)}" if left_out else "",

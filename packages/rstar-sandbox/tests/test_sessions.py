@@ -181,7 +181,7 @@ def test_what_threads_print_between_cells_belongs_to_no_cell(session: Session) -
     session.run(
         "import threading, time, os\n"
         "def chatter():\n    while True:\n        os.write(1, b'noise')\n"
-        "        os.write(255, b'{\"end\": \"ok\"}\\n')\n        time.sleep(0.005)\n"
+        '        os.write(255, b\'{"end": "ok"}\\n\')\n        time.sleep(0.005)\n'
         "threading.Thread(target=chatter, daemon=True).start()"
     )
     for number in range(5):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 
 import grpc.aio
@@ -133,7 +134,7 @@ def _vllm(model: Path, options: EngineOptions) -> list[EngineFactory]:
         replace(settings, devices=devices, cpu_threads="nobind", workers_before=index * size)
         for index, devices in enumerate(groups)
     ]
-    return [lambda chosen=chosen: VllmEngine(model, chosen) for chosen in each]  # type: ignore[misc]
+    return [partial(VllmEngine, model, chosen) for chosen in each]
 
 
 def _endpoints(model: Path, options: EngineOptions) -> list[EngineFactory]:
@@ -141,10 +142,7 @@ def _endpoints(model: Path, options: EngineOptions) -> list[EngineFactory]:
 
     if not options.endpoints:
         raise UserInputError("--endpoint", "", "the address of a completions API, such as http://127.0.0.1:8000/v1")
-    return [
-        lambda url=url: EndpointEngine(url, api_key=options.api_key)  # type: ignore[misc]
-        for url in options.endpoints
-    ]
+    return [partial(EndpointEngine, url, api_key=options.api_key) for url in options.endpoints]
 
 
 class RolloutParts:

@@ -87,8 +87,10 @@ class ZeroRank:
         self._policy = self._load_policy()
         self._engine: Any = self._make_engine()
         self._backwards_left = 0
-        # It asks a policy for no more than EnginePolicy has.
-        self._pass = LossPass(EnginePolicy(self._engine), self._backward)  # type: ignore[arg-type]
+        self._pass = LossPass(
+            EnginePolicy(self._engine),  # type: ignore[arg-type]  # it has all that a pass asks of a policy
+            self._backward,
+        )
 
     def _load_policy(self) -> ShardedPolicy:
         settings = self._settings

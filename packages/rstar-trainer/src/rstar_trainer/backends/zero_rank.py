@@ -94,7 +94,7 @@ class ZeroRank:
 
     def _load_policy(self) -> ShardedPolicy:
         settings = self._settings
-        return ShardedPolicy.load(  # type: ignore[return-value]  # `load` makes the class it is called on
+        return ShardedPolicy.load(  # type: ignore[return-value]  # load makes the class it is called on
             settings.model_dir,
             dtype="float32",
             autocast=settings.model.autocast if settings.learner.dtype == "float32" else None,

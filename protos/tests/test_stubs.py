@@ -79,14 +79,15 @@ def test_every_service_has_stub_and_servicer(service: ServiceDescriptor) -> None
         assert callable(getattr(servicer, method.name))
 
 
-def test_five_services_are_declared() -> None:
+def test_the_five_services_and_the_sandbox_workers_are_declared() -> None:
     areas = ("sandbox", "reward", "rollout", "sampling", "trainer")
     declared = [
         name
         for area in areas
         for name in importlib.import_module(f"rstar_protos.{area}.v1.{area}_pb2").DESCRIPTOR.services_by_name
     ]
-    assert declared == [f"{area.capitalize()}Service" for area in areas]
+    services = [f"{area.capitalize()}Service" for area in areas]
+    assert declared == [services[0], "SandboxWorkerService", *services[1:]]
 
 
 def test_the_contract_file_and_its_typing_are_shipped_beside_the_stubs(file: FileDescriptor) -> None:

@@ -46,7 +46,8 @@ def load_model(folder: Path, dtype: str, device: str) -> LoadedModel:
         raise UserInputError("model folder", str(folder), "a Hugging Face model folder with config.json")
     try:
         with _LOADING:
-            transformers_logging.disable_progress_bar()  # commands show progress of their own
+            # Commands show progress of their own.
+            transformers_logging.disable_progress_bar()  # type: ignore[no-untyped-call]
             model: Any = AutoModelForCausalLM.from_pretrained(
                 folder, dtype=getattr(torch, dtype), attn_implementation=ATTENTION_NAME, local_files_only=True
             )

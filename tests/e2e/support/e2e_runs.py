@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import gzip
 import json
 import os
@@ -248,6 +249,8 @@ class Workplace:
                 cwd=self.folder,
                 env=self.env(**env),
                 start_new_session=True,
+                # A shell makes its background jobs ignore Ctrl-C; what it ignores, children inherit.
+                preexec_fn=functools.partial(signal.signal, signal.SIGINT, signal.SIG_DFL),
             )
         return Trainer(process, Run(self.folder / name), stdout, stderr)
 

@@ -53,18 +53,9 @@ def run_ranks(ranks: int, model: Path, out: Path, variants: Sequence[str], *more
     return found
 
 
-@pytest.fixture(scope="module", params=RANKS, ids=lambda ranks: f"{ranks}-ranks")
-def results(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
-    """Of SmolLM2 in float32. The batch makes an odd number of micro-batches: one rank has to fill in."""
-    from rstar_model.fetch import fetch
-
-    out = tmp_path_factory.mktemp("ranks")
-    return run_ranks(request.param, fetch("smollm2-135m").path, out, STAGES, "80")
-
-
 @pytest.fixture(scope="module")
-def small(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
-    """Of a tiny model on two ranks: every stage and the other variants, each resumed from its shards."""
+def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A tiny model, as a folder."""
     from transformers import LlamaConfig
 
     from rstar_model.policy import Policy
@@ -78,12 +69,24 @@ def small(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
         num_key_value_heads=2,
         tie_word_embeddings=True,
     )
-    out = tmp_path_factory.mktemp("ranks")
+    folder = tmp_path_factory.mktemp("model")
     policy = Policy.from_config(config, seed=3)
     # Weights that bfloat16 can hold, as published ones: what starts from them loses nothing.
     policy.model.bfloat16().float()
-    policy.save(out / "model")
-    return run_ranks(2, out / "model", out, [*STAGES, *OTHERS], "60", "resume")
+    policy.save(folder)
+    return folder
+
+
+@pytest.fixture(scope="module", params=RANKS, ids=lambda ranks: f"{ranks}-ranks")
+def results(request: pytest.FixtureRequest, model: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+    """In float32. The batch makes an odd number of micro-batches: one rank has to fill in."""
+    return run_ranks(request.param, model, tmp_path_factory.mktemp("ranks"), STAGES, "60")
+
+
+@pytest.fixture(scope="module")
+def resumable(model: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+    """On two ranks: every stage and the other variants, each resumed from its shards."""
+    return run_ranks(2, model, tmp_path_factory.mktemp("ranks"), [*STAGES, *OTHERS], "60", "resume")
 
 
 @pytest.mark.parametrize("stage", STAGES)
@@ -113,14 +116,14 @@ def test_weights_that_engines_are_sent_are_those_of_a_single_process(results: di
 
 
 @pytest.mark.parametrize("variant", ["2offload", "3offload"])
-def test_an_optimizer_on_the_host_makes_the_same_update(small: dict[str, Any], variant: str) -> None:
-    assert max(small[variant]["gradients"]) <= 1e-4
-    assert small[variant]["weights"] <= 0.05 * small[variant]["moved"]
+def test_an_optimizer_on_the_host_makes_the_same_update(resumable: dict[str, Any], variant: str) -> None:
+    assert max(resumable[variant]["gradients"]) <= 1e-4
+    assert resumable[variant]["weights"] <= 0.05 * resumable[variant]["moved"]
 
 
 @pytest.mark.parametrize("variant", ["1bfloat16", "3bfloat16"])
-def test_bfloat16_parameters_have_float32_masters(small: dict[str, Any], variant: str) -> None:
-    found = small[variant]
+def test_bfloat16_parameters_have_float32_masters(resumable: dict[str, Any], variant: str) -> None:
+    found = resumable[variant]
     for loss, expected in found["losses"]:
         assert loss == pytest.approx(expected, abs=0.02)
     # The exported masters move by steps that bfloat16 would round away; what engines are sent is rounded.
@@ -129,6 +132,6 @@ def test_bfloat16_parameters_have_float32_masters(small: dict[str, Any], variant
 
 
 @pytest.mark.parametrize("variant", [*STAGES, *OTHERS])
-def test_a_resumed_learner_continues_bit_for_bit(small: dict[str, Any], variant: str) -> None:
-    went_on, resumed = small[variant]["resumed"]
+def test_a_resumed_learner_continues_bit_for_bit(resumable: dict[str, Any], variant: str) -> None:
+    went_on, resumed = resumable[variant]["resumed"]
     assert went_on == resumed != ""

@@ -203,7 +203,10 @@ def check(rig: Rig, conversation: Conversation) -> None:
         stored = [*request.token_ids, *result.token_ids]
         assert len(stored) <= ledger.prompt_length + conversation.max_response_tokens
         assert request.max_new_tokens >= 1
-    assert tokens == (stored or tokens)
+    # A tool's turn that leaves no room is the last there is, and nothing was asked after it.
+    assert tokens[: len(stored)] == stored
+    assert not any(mask[len(stored) :])
+    assert len(tokens) <= ledger.prompt_length + conversation.max_response_tokens
 
     # Nobody but the format and the policy writes control tokens.
     control = [

@@ -124,16 +124,10 @@ def _kill_children() -> None:
 
 def _reap_all(deadline: float) -> bool:
     """Reaps dead children; True when living ones are left and time for another round is too."""
-    while True:
-        try:
-            pid, _ = os.waitpid(-1, os.WNOHANG)
-        except ChildProcessError:
-            return False
-        if pid == 0:
-            if time.monotonic() > deadline:
-                return False
-            time.sleep(0.0005)  # killed, not yet dead; another round also catches what was forked meanwhile
-            return True
+    if not reap_dead() or time.monotonic() > deadline:
+        return False
+    time.sleep(0.0005)  # killed, not yet dead; another round also catches what was forked meanwhile
+    return True
 
 
 def _children(pid: int | str) -> list[int]:

@@ -14,7 +14,7 @@ from rstar_protos.errors import UserInputError
 from rstar_protos.sandbox.v1 import sandbox_pb2
 from rstar_sandbox.client import execute_request
 from rstar_sandbox.status import Status
-from rstar_sandbox.web.fields import STATUSES, field, text_or_none
+from rstar_sandbox.web.fields import field, text_or_none
 from rstar_sandbox.web.sandbox_fusion import stderr_of
 
 __all__ = ["Submission", "batch_from_body", "without_output"]
@@ -54,7 +54,7 @@ class Submission:
             return self._failed("invalid_input", "this service runs python only")
         if response is None:
             return self._failed("queue_timeout", None)
-        status = STATUSES[response.status]
+        status = Status.from_proto(response.status)
         if status is Status.UNAVAILABLE:
             return self._failed("queue_timeout", None)
         stdout = response.stdout.decode("utf-8", "replace")

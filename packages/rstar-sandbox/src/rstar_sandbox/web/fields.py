@@ -5,13 +5,10 @@ from __future__ import annotations
 from typing import Any, TypeVar
 
 from rstar_protos.errors import UserInputError
-from rstar_sandbox.status import Status
 
-__all__ = ["STATUSES", "field", "text_or_none"]
+__all__ = ["field", "text_or_none"]
 
 Value = TypeVar("Value")
-
-STATUSES = {status.to_proto(): status for status in Status}
 
 
 def field(body: dict[str, Any], name: str, kind: type[Value], default: Value | None = None) -> Value:

@@ -15,7 +15,7 @@ from rstar_protos.sandbox.v1 import sandbox_pb2
 from rstar_sandbox.client import execute_request
 from rstar_sandbox.limits import MIB, Limits
 from rstar_sandbox.status import Status
-from rstar_sandbox.web.fields import STATUSES, field, text_or_none
+from rstar_sandbox.web.fields import field, text_or_none
 
 __all__ = ["request_from_body", "response_body", "sandbox_error", "stderr_of"]
 
@@ -45,7 +45,7 @@ def request_from_body(body: dict[str, Any]) -> sandbox_pb2.ExecuteRequest:
 
 def response_body(response: sandbox_pb2.ExecuteResponse) -> dict[str, Any]:
     """The body that answers `/run_code`."""
-    status = STATUSES[response.status]
+    status = Status.from_proto(response.status)
     if status is Status.UNAVAILABLE:
         return sandbox_error(response.detail)
     timed_out = status is Status.TIMEOUT

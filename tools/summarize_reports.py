@@ -67,7 +67,8 @@ def _count(case: ElementTree.Element, allowed: Sequence[re.Pattern[str]], total:
         total.problems.append(f"failed: {identity}")
     elif skip is not None:
         total.skipped += 1
-        reason = f"{identity}: {skip.get('message', '')}"
+        # A module skipped as a whole has "collection skipped" as its message, and the reason in the text.
+        reason = f"{identity}: {skip.get('message', '')} {skip.text or ''}".rstrip()
         if not any(pattern.search(reason) for pattern in allowed):
             total.problems.append(f"skip that is not on the allow-list: {reason}")
     else:

@@ -7,6 +7,7 @@ in any run. Heavy ones use a real language model.
 from __future__ import annotations
 
 import json
+import shutil
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -41,6 +42,21 @@ def make_workplace(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callabl
     yield make
     for workplace in made:
         kill_marked(workplace.mark)
+
+
+@pytest.fixture(scope="module")
+def make_real(make_workplace: Callable[[], Workplace]) -> Iterator[Callable[[], Workplace]]:
+    """Makes folders for runs with a real policy; they hold gigabytes, and go with the module that asked for them."""
+    made: list[Workplace] = []
+
+    def make() -> Workplace:
+        made.append(make_workplace())
+        return made[-1]
+
+    yield make
+    for workplace in made:
+        kill_marked(workplace.mark)
+        shutil.rmtree(workplace.folder, ignore_errors=True)
 
 
 @pytest.fixture(scope="session")
@@ -160,7 +176,9 @@ def smollm2() -> Path:
 def taught(make_workplace: Callable[[], Workplace], smollm2: Path) -> Path:
     """SmolLM2 after the pipeline's own SFT: it calls the tool, and is right now and then. A Hugging Face folder."""
     settings = {"model.source": smollm2, "stages": []}
-    return make_workplace().start("taught", "real", settings).succeed().folder / "policy"
+    folder = make_workplace().start("taught", "real", settings).succeed().folder
+    shutil.rmtree(folder / "checkpoints")
+    return folder / "policy"
 
 
 def _write_json(path: Path, values: dict[str, object]) -> None:

@@ -12,15 +12,15 @@ STEPS = 3
 
 
 @pytest.fixture(scope="module")
-def whole(make_workplace, taught):
+def whole(make_real, taught):
     """A run that nothing disturbed."""
-    return start(make_workplace(), taught).succeed()
+    return start(make_real(), taught).succeed()
 
 
 @pytest.fixture(scope="module")
-def resumed(make_workplace, taught):
+def resumed(make_real, taught):
     """A run whose trainer was killed while its second step was rolled out, resumed; and the checkpoints at the kill."""
-    workplace = make_workplace()
+    workplace = make_real()
     trainer = start(workplace, taught)
 
     def second_step_comes_in():

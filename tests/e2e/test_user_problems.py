@@ -67,7 +67,7 @@ def test_parquet_file_in_verl_layout_trains_a_step(workplace, rows):
 
 @pytest.mark.heavy
 @pytest.mark.timeout(2400)
-def test_real_policy_is_rolled_out_and_scored_on_them(make_workplace, taught, shared_data, rows):
+def test_real_policy_is_rolled_out_and_scored_on_them(make_real, taught, shared_data, rows):
     settings = {
         "model.source": taught,
         "sft.enabled": False,
@@ -75,7 +75,7 @@ def test_real_policy_is_rolled_out_and_scored_on_them(make_workplace, taught, sh
         "stages.rl-1.problems_per_step": 2,
         **ONE_STEP,
     }
-    run = make_workplace().start("run", "real", settings).succeed()
+    run = make_real().start("run", "real", settings).succeed()
     ((_, figures),) = run.steps().values()
     assert figures["rollouts"] == 16
     assert figures["unscorable"] == 0

@@ -17,9 +17,9 @@ MOST_MISMATCH = 0.05  # nats, mean
 
 
 @pytest.fixture(scope="module")
-def finished(make_workplace, taught):
+def finished(make_real, taught):
     """A run with vLLM, and where it was made."""
-    workplace = make_workplace()
+    workplace = make_real()
     settings = {
         "model.source": taught,
         "engine.type": "vllm",

@@ -30,7 +30,13 @@ def test_failures_and_errors_count_as_failed(body: str) -> None:
 
 def test_a_skip_outside_the_allow_list_is_a_problem() -> None:
     total = summarize([("a.xml", report("", skip("not today")))], ALLOWED)
-    assert total.problems == ["skip that is not on the allow-list: t::n1: not today"]
+    assert total.problems == ["skip that is not on the allow-list: t::n1: not today t.py:1"]
+
+
+def test_the_reason_of_a_skipped_module_is_in_the_text() -> None:
+    module = '<skipped message="collection skipped">(\'t.py\', 3, \'Skipped: {}\')</skipped>'
+    assert not summarize([("a.xml", report("", module.format("needs a GPU")))], ALLOWED).problems
+    assert summarize([("a.xml", report("", module.format("not today")))], ALLOWED).problems
 
 
 def test_an_expected_failure_is_a_skip_that_must_be_allowed() -> None:

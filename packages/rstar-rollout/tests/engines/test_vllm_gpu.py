@@ -10,12 +10,14 @@ import pytest
 from rstar_rollout.engines.base import EngineNotReadyError, GenerationRequest, NoiseKey, WeightSource
 from rstar_rollout.engines.vllm_engine import VllmEngine, VllmSettings
 
-pytestmark = [pytest.mark.gpu, pytest.mark.timeout(900)]
-
 pytest.importorskip("vllm")
 torch = pytest.importorskip("torch")
-if not torch.cuda.is_available():
-    pytest.skip("needs a GPU", allow_module_level=True)
+
+pytestmark = [
+    pytest.mark.gpu,
+    pytest.mark.timeout(900),
+    pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU"),
+]
 
 LEVELS = (1, 2)
 

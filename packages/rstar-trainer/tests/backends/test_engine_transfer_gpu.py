@@ -13,12 +13,14 @@ from rstar_protos.service import EmbeddedService, open_channel, open_sync_channe
 from rstar_rollout.client import RolloutClient
 from rstar_rollout.limits import ProblemRequest, RolloutLimits, SamplingSettings, ToolSettings
 
-pytestmark = [pytest.mark.gpu, pytest.mark.timeout(1200)]
-
 pytest.importorskip("vllm")
 torch = pytest.importorskip("torch")
-if not torch.cuda.is_available():
-    pytest.skip("needs a GPU", allow_module_level=True)
+
+pytestmark = [
+    pytest.mark.gpu,
+    pytest.mark.timeout(1200),
+    pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU"),
+]
 
 BACKENDS = ("ipc", "nccl")
 

@@ -1,12 +1,15 @@
 """Input that cannot work is refused in one line that says what to do, with exit code 2, and nothing is started."""
 
+import json
 import os
 import shutil
 import socket
+import subprocess
+import sys
 
 import pytest
 from e2e_processes import nothing_left
-from e2e_runs import RECIPES, TRAINER, set_options, write_rows
+from e2e_runs import RECIPES, TRAINER, set_options, stop_process, write_rows
 
 RECIPE = str(RECIPES / "light.toml")
 
@@ -53,6 +56,31 @@ def test_answer_that_is_no_integer_names_file_and_line(light):
     line = refused_run(light)
     assert "train.jsonl:2" in line
     assert "integer" in line
+
+
+def test_gold_answers_that_the_reward_service_cannot_read(light):
+    """All services had started; they are ended, and the folder takes the run with mended data."""
+    good = {"id": "good", "problem": "What is 6*7?", "answer": "42"}
+    bad = [{"id": f"bad-{n}", "problem": "What is it?", "answer": "(("} for n in range(2)]
+    write_rows(light.folder / "train.jsonl", [good, *bad, {**good, "id": "other"}])
+    changed = {"run_dir": "run", "data.train.answers": "any", "stages.rl-1.integer_answers_only": False}
+    line = refused(light, *TRAINER, "run", RECIPE, *set_options(changed))
+    assert "train.jsonl:2, id bad-0: '(('" in line
+    assert "such as 42" in line
+    assert "(1 more like it)" in line
+    assert not (light.folder / "run" / "run.json").exists()
+
+
+def test_gold_answers_that_a_reward_service_elsewhere_cannot_read(light):
+    write_rows(light.folder / "heldout.jsonl", [{"problem": "What is it?", "answer": "(("}] * 2)
+    command = [sys.executable, "-m", "rstar_reward", "serve", "--workers", "1", "--listen", "127.0.0.1:0"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL) as server:
+        endpoint = json.loads(server.stdout.readline())["listening"]
+        changed = {"services.reward.endpoint": endpoint, "run_dir": "run", "data.heldout.answers": "any"}
+        line = refused(light, *TRAINER, "run", RECIPE, *set_options(changed))
+        stop_process(server)
+    assert "heldout.jsonl:1, id heldout-1: '(('" in line
+    assert "(1 more like it)" in line
 
 
 @pytest.mark.parametrize(

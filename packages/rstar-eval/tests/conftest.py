@@ -1,4 +1,6 @@
-"""Trajectories and samples for tests that need no policy."""
+"""Trajectories and samples for tests that need no policy, and real services."""
+
+import sys
 
 import hypothesis
 import pytest
@@ -10,6 +12,7 @@ from rstar_eval.settings import EvalSettings
 from rstar_model.ledger import TokenLedger
 from rstar_model.trajectory import Segment, ToolCallRecord, Trajectory
 from rstar_model.types import EndReason, SpanKind, ToolStatus
+from rstar_protos.service import EmbeddedService
 
 # Properties are about results; how long an example takes depends on what else the machine does.
 hypothesis.settings.register_profile("untimed", deadline=None)
@@ -64,3 +67,16 @@ def make_trajectory():
 @pytest.fixture
 def make_sample():
     return _sample
+
+
+@pytest.fixture(scope="session")
+def embedded(tmp_path_factory):
+    """Endpoints of a real sandbox and a real verifier."""
+    folder = tmp_path_factory.mktemp("services")
+    sandbox = [sys.executable, "-m", "rstar_sandbox", "serve", "--slots", "2", "--warm", ""]
+    reward = [sys.executable, "-m", "rstar_reward", "serve", "--workers", "1"]
+    with (
+        EmbeddedService("sandbox", sandbox, log_path=folder / "sandbox.log") as tools,
+        EmbeddedService("reward", reward, log_path=folder / "reward.log") as verifier,
+    ):
+        yield {"sandbox": tools.endpoint, "reward": verifier.endpoint}

@@ -6,7 +6,6 @@ otherwise. Everything crosses gRPC; sandbox and verifier are child processes.
 
 import json
 import re
-import sys
 from dataclasses import replace
 
 import pytest
@@ -14,6 +13,7 @@ import tokenizers
 from rich.console import Console
 
 from rstar_eval.description import SAMPLES_FILE, Description, load_report
+from rstar_eval.gold_check import UnusableGoldError
 from rstar_eval.problems import EvalProblem
 from rstar_eval.run import EvaluationRun
 from rstar_eval.services import NO_SANDBOX, EvalServices, ServiceChoice
@@ -23,7 +23,7 @@ from rstar_model.tokenizer import Tokenizer
 from rstar_model.tools import PYTHON_TOOL
 from rstar_protos.errors import ServiceUnavailableError, UserInputError
 from rstar_protos.rollout.v1 import rollout_pb2, rollout_pb2_grpc
-from rstar_protos.service import EmbeddedService, ServeSettings, open_channel, start_server
+from rstar_protos.service import ServeSettings, open_channel, start_server
 from rstar_rollout.agent_loop import AgentLoop
 from rstar_rollout.engines.scripted import ScriptedEngine
 from rstar_rollout.service import RolloutServicer
@@ -35,22 +35,8 @@ PROBLEMS = (
     EvalProblem("wrong", "Add 3 and 4.", "7", ("hard",)),
     EvalProblem("failing", "Add 5 and 6.", "11", ("hard",)),
     EvalProblem("endless", "Add 7 and 8.", "15", ("hard",)),
-    EvalProblem("bad-gold", "Add 9 and 9.", "", ("plain",)),
 )
 SETTINGS = EvalSettings(temperature=1.0, max_turns=4, max_response_tokens=600)
-
-
-@pytest.fixture(scope="session")
-def embedded(tmp_path_factory):
-    """Endpoints of a real sandbox and a real verifier."""
-    folder = tmp_path_factory.mktemp("services")
-    sandbox = [sys.executable, "-m", "rstar_sandbox", "serve", "--slots", "2", "--warm", ""]
-    reward = [sys.executable, "-m", "rstar_reward", "serve", "--workers", "1"]
-    with (
-        EmbeddedService("sandbox", sandbox, log_path=folder / "sandbox.log") as tools,
-        EmbeddedService("reward", reward, log_path=folder / "reward.log") as verifier,
-    ):
-        yield {"sandbox": tools.endpoint, "reward": verifier.endpoint}
 
 
 class Policy:
@@ -115,7 +101,7 @@ async def run(policy, folder, settings=SETTINGS, problems=PROBLEMS):
     return await EvaluationRun(description, policy.choice, folder).run(Console(quiet=True))
 
 
-async def test_scores_shares_and_exclusions_of_a_real_run(policy, tmp_path):
+async def test_scores_and_shares_of_a_real_run(policy, tmp_path):
     report = await run(policy, tmp_path / "out")
     found = report.overall
     statuses = {row.problem_id: row.status for row in report.rows}
@@ -125,9 +111,8 @@ async def test_scores_shares_and_exclusions_of_a_real_run(policy, tmp_path):
         "wrong": "wrong",
         "failing": "wrong",
         "endless": "no_answer",
-        "bad-gold": "bad_gold",
     }
-    assert (report.pass_at_1.mean, found.scored, found.excluded) == (0.4, 5, 1)
+    assert (report.pass_at_1.mean, found.scored, found.excluded) == (0.4, 5, 0)
     assert (found.tool_call_share, found.tool_error_share) == (3 / 5, 1 / 3)
     assert (found.truncation_share, found.pass_at_1_finished.mean) == (1 / 5, 0.5)
     assert report.by_tag["plain"].pass_at_1.mean == 1
@@ -154,6 +139,14 @@ async def test_another_sampling_in_the_same_folder_is_refused(policy, tmp_path):
         await run(policy, tmp_path / "out", replace(SETTINGS, seed=5), PROBLEMS[:1])
     samples = (tmp_path / "out" / SAMPLES_FILE).read_text().splitlines()
     assert len(samples) == 1
+
+
+async def test_gold_answer_that_cannot_be_read_is_refused_before_anything_is_sampled(policy, tmp_path):
+    unusable = EvalProblem("unusable", "Add 9 and 9.", "((", where="problems.jsonl, line 6")
+    with pytest.raises(UnusableGoldError, match=r"problems.jsonl, line 6, id unusable: '\(\('"):
+        await run(policy, tmp_path / "out", problems=(*PROBLEMS, unusable))
+    assert policy.turns == 0
+    assert not (tmp_path / "out" / SAMPLES_FILE).exists()
 
 
 async def test_policy_without_its_tool_scores_lower(policy, tmp_path):

@@ -13,6 +13,7 @@ inside a JSON text (U+2028, U+0085, form feed) does not split a problem in two.
 
 from __future__ import annotations
 
+import dataclasses
 import hashlib
 import json
 from collections.abc import Iterator, Mapping, Sequence
@@ -33,13 +34,15 @@ class EvalProblem:
     """One problem with its gold answer, which the rollout side never sees.
 
     `problem_id` is unique within an evaluation; it keys the sampling noise, so that the same problem is
-    sampled in the same way whatever stands around it. `tags` name the parts reported apart.
+    sampled in the same way whatever stands around it. `tags` name the parts reported apart. `where` is the place
+    it was read from, for messages.
     """
 
     problem_id: str
     problem: str
     answer: str
     tags: tuple[str, ...] = ()
+    where: str = dataclasses.field(default="", compare=False)
 
     @property
     def fingerprint(self) -> str:
@@ -146,7 +149,7 @@ def _problem(row: Mapping[str, Any], where: str, *, default_id: str, tag_fields:
         if row.get(field) is None:
             raise _bad(where, field, "missing", "a value in every row, as it is asked for as a tag")
         tags = (*tags, f"{field}={_identifier(row[field], where, field)}")
-    return EvalProblem(problem_id, problem, answer, tuple(dict.fromkeys(tags)))
+    return EvalProblem(problem_id, problem, answer, tuple(dict.fromkeys(tags)), where)
 
 
 def _user_text(prompt: Any, where: str) -> str:

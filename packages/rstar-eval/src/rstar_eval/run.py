@@ -12,6 +12,7 @@ from rich.console import Console
 
 from rstar_eval.description import REPORT_FILE, SAMPLES_FILE, Description
 from rstar_eval.evaluate import evaluate
+from rstar_eval.gold_check import check_golds
 from rstar_eval.progress import EvaluationProgress
 from rstar_eval.report import Report
 from rstar_eval.sample_log import SampleLog
@@ -52,7 +53,8 @@ class EvaluationRun:
         """Runs the evaluation.
 
         Raises:
-            UserInputError: the folder holds another evaluation, or a service refused the request.
+            UserInputError: the folder holds another evaluation, a gold answer is unusable, or a service refused the
+                request.
             InfrastructureError: a service stayed away; calling again continues.
         """
         if self._folder.exists() and not self._folder.is_dir():
@@ -88,6 +90,8 @@ class EvaluationRun:
             await asyncio.wait({work, failed})
 
     async def _evaluate(self, services: EvalServices, console: Console) -> Report:
+        verifier = self._description.settings.verifier
+        await check_golds(services.reward, self._description.problems, verifier=verifier)
         client = RolloutClient(services.rollout, patience_seconds=PATIENCE_SECONDS)
         state = await client.state()
         checksums = sorted({engine.checksum for engine in state.engines if engine.checksum})

@@ -15,6 +15,8 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
+from rstar_eval.gold_check import UnusableGoldError, check_golds
+from rstar_eval.problems import EvalProblem
 from rstar_model.chat_format import ChatFormat
 from rstar_model.tokenizer import Tokenizer, load_tokenizer
 from rstar_protos.service import ServeSettings, start_server
@@ -58,7 +60,11 @@ def run(recipe: Recipe, progress: Progress) -> Path:
     inputs = _read_inputs(recipe)
     folder = RunFolder.create(recipe)
     with folder.lock():
-        asyncio.run(_run(recipe, folder, inputs, None, progress))
+        try:
+            asyncio.run(_run(recipe, folder, inputs, None, progress))
+        except UnusableGoldError:  # input too, which takes the reward service to read
+            folder.withdraw()
+            raise
     return folder.path
 
 
@@ -144,7 +150,7 @@ async def _run(
             control=RunControl(f"{recipe.name}-seed{recipe.seed}", folder.path),
         )
         async with (
-            Services(recipe, model.path, folder.path / "logs", context.event) as services,
+            _services(context, model.path) as services,
             LearnerThread(recipe, model.path) as thread,
         ):
             # Left before the learner: the last checkpoint is complete when the run ends, however it ends.
@@ -167,6 +173,25 @@ async def _run(
                             context, checkpoint, state = await _step_back(context, thread, checkpoints, error)
                             continue
                         break
+
+
+@asynccontextmanager
+async def _services(context: RunContext, model_dir: Path) -> AsyncIterator[Services]:
+    """The services of a run, entered when the reward service has read every gold answer.
+
+    Raises:
+        UnusableGoldError: it cannot read one.
+    """
+    recipe, heldout = context.recipe, context.heldout
+    problems = [*context.problems, *heldout.problems, *(p for unseen in heldout.unseen.values() for p in unseen)]
+    async with Services(recipe, model_dir, context.folder.path / "logs", context.event) as services:
+        checking = check_golds(
+            services.channel("reward"),
+            [EvalProblem(p.problem_id, p.text, p.answer, p.tags, p.where or p.source) for p in problems],
+            on_checked=lambda done, total: context.show_phase("gold answers", done, total),
+        )
+        await services.watch(checking)
+        yield services
 
 
 async def _step_back(

@@ -98,6 +98,10 @@ class RunFolder:
         values = json.loads((self.path / _RUN_FILE).read_text(encoding="utf-8"))
         self._write(_RUN_FILE, {**values, **facts})
 
+    def withdraw(self) -> None:
+        """Lets another run begin here: the one that was begun has been refused before it did anything."""
+        (self.path / _RUN_FILE).unlink(missing_ok=True)
+
     def publish(self, endpoint: str, pid: int) -> None:
         """Records where the TrainerService of the running trainer listens."""
         self._write(_SERVICE_FILE, {"endpoint": endpoint, "pid": pid})

@@ -63,17 +63,22 @@ def compare(gold: str, candidate: str) -> Judgement:
     return _compare_symbolically(reference, answer)
 
 
+_UNREADABLE = "it cannot be read as a mathematical answer"
+
+
 def unusable_gold(gold: str) -> str | None:
     """Why a reference answer cannot be used."""
     reference = normalise(gold)
-    if plain_words(reference) or choice_letter(reference) or too_complex(reference):
+    valued = any(character.isalnum() for character in reference)
+    if plain_words(reference) or choice_letter(reference):
         return None
+    if too_complex(reference):  # an answer can still be equal to it letter by letter
+        return None if valued else _UNREADABLE
     if _parsed(reference, True) is not None or _parsed(reference, False) is not None:
         return None
     from rstar_reward.math.symbolic import symbolic_parse
 
-    valued = any(character.isalnum() for character in reference)
-    return None if valued and symbolic_parse(reference) else "it cannot be read as a mathematical answer"
+    return None if valued and symbolic_parse(reference) else _UNREADABLE
 
 
 @lru_cache(maxsize=4096)  # a reference answer is read once for all rollouts of its group

@@ -1,7 +1,7 @@
 """A problem with its gold answer, as training and evaluation use it, and what counts as an integer answer."""
 
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 _PLAIN = re.compile(r"[+-]?[0-9]+")
 _GROUPED = re.compile(r"[+-]?[0-9]{1,3}(,[0-9]{3})+")
@@ -17,6 +17,7 @@ class TrainProblem:
         answer: the gold answer.
         source: where it is from: a generator and its family, or a file with line.
         tags: what reports break results down by.
+        where: file and line it was read from, for messages; empty for a generated one.
     """
 
     problem_id: str
@@ -24,6 +25,7 @@ class TrainProblem:
     answer: str
     source: str
     tags: tuple[str, ...] = ()
+    where: str = field(default="", compare=False)
 
 
 def integer_answer(answer: str) -> str | None:

@@ -8,6 +8,7 @@ Two layouts, told apart row by row:
   message may carry instructions for another answer format; otherwise it is that message.
 """
 
+import dataclasses
 import itertools
 import json
 from collections.abc import Iterator, Mapping
@@ -41,7 +42,7 @@ def read_problems(path: Path, *, limit: int = 0, integers_only: bool = False) ->
             integer = integer_answer(problem.answer)
             if integer is None:
                 raise UserInputError(where, problem.answer, "the answer should be an integer, such as 42")
-            problem = TrainProblem(problem.problem_id, problem.text, integer, problem.source, problem.tags)
+            problem = dataclasses.replace(problem, answer=integer)
         if problem.problem_id in lines_by_id:
             raise UserInputError(
                 where, problem.problem_id, f"ids should differ; {lines_by_id[problem.problem_id]} has it too"
@@ -118,6 +119,7 @@ def _problem(where: str, row: Any, stem: str) -> TrainProblem:
         text=text.strip(),
         answer=_answer(where, answer),
         source=where if source is None else str(source),
+        where=where,
     )
 
 

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import uuid
 from collections.abc import AsyncIterator, Awaitable, Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import grpc
@@ -14,8 +15,8 @@ import pytest
 
 from rstar_model.chat_format import ChatFormat
 from rstar_model.tokenizer import Tokenizer
-from rstar_model.types import EndReason
-from rstar_protos.errors import ServiceUnavailableError
+from rstar_model.types import EndReason, SpanKind
+from rstar_protos.errors import ServiceUnavailableError, UserInputError
 from rstar_protos.rollout.v1 import rollout_pb2, rollout_pb2_grpc
 from rstar_protos.service import ServeSettings, open_channel, start_server
 from rstar_rollout.agent_loop import AgentLoop
@@ -63,29 +64,40 @@ class Manifest:
     path: Path
 
 
+@pytest.fixture
+async def serving() -> AsyncIterator[Callable[[AgentLoop], Awaitable[grpc.aio.Channel]]]:
+    """Starts services, and stops them in the end."""
+    async with contextlib.AsyncExitStack() as stack:
+
+        async def start(loop: AgentLoop) -> grpc.aio.Channel:
+            def register(server: grpc.aio.Server) -> None:
+                rollout_pb2_grpc.add_RolloutServiceServicer_to_server(RolloutServicer(loop), server)
+
+            # Socket paths are short; the test's own folder may be too deep.
+            socket = f"unix:/tmp/rstar-{uuid.uuid4().hex[:12]}.sock"
+            running = await start_server(ServeSettings(listen=socket), register, [rollout_pb2.DESCRIPTOR])
+            stack.push_async_callback(running.stop, 0)
+            channel = open_channel(running.listening)
+            stack.push_async_callback(channel.close)
+            return channel
+
+        yield start
+
+
 @pytest.fixture(params=[True, False], ids=["lockstep", "free"])
 async def service(
-    request: pytest.FixtureRequest, chat_format: ChatFormat, tokenizer: Tokenizer, until
-) -> AsyncIterator[Service]:
+    request: pytest.FixtureRequest, chat_format: ChatFormat, tokenizer: Tokenizer, until, serving
+) -> Service:
     hold = asyncio.Event()
     hold.set()
 
     def script(asked: GenerationRequest) -> list[int]:
         return tokenizer.encode(f"<answer>{asked.noise.sample_index}</answer><|im_end|>")
 
-    engine = ScriptedEngine(script, deterministic=request.param, hold=hold)
+    engine = ScriptedEngine(script, deterministic=request.param, hold=hold, said_when_aborted=4)
     loop = AgentLoop(engine, chat_format, tokenizer, None)
-
-    def register(server: grpc.aio.Server) -> None:
-        rollout_pb2_grpc.add_RolloutServiceServicer_to_server(RolloutServicer(loop), server)
-
-    # Socket paths are short; the test's own folder may be too deep.
-    socket = f"unix:/tmp/rstar-{uuid.uuid4().hex[:12]}.sock"
-    running = await start_server(ServeSettings(listen=socket), register, [rollout_pb2.DESCRIPTOR])
-    channel = open_channel(running.listening)
-    yield Service(engine, hold, channel, RolloutClient(channel), until)
-    await channel.close()
-    await running.stop(0)
+    channel = await serving(loop)
+    return Service(engine, hold, channel, RolloutClient(channel), until)
 
 
 async def test_trajectories_arrive_once_each_with_final_progress(service: Service):
@@ -170,6 +182,50 @@ async def test_pause_with_abort_cancels(service: Service):
     await service.until_running(1)
     await service.client.pause(abort=True)
     assert (await running).end_reason is EndReason.CANCELLED
+
+
+async def test_what_a_pause_has_stopped_goes_on_with_other_weights(service: Service, tmp_path: Path):
+    service.hold.clear()
+    running = asyncio.ensure_future(anext(service.generate(1)))
+    await service.until_running(1)
+    await service.client.pause(abort=True)
+    await service.client.update_weights(Manifest(7, "sum", tmp_path))
+    await service.client.resume()
+    service.hold.set()
+    problem = ProblemRequest("p", "g", "1+1?", partial=(await running,))
+    trajectory = await anext(service.client.generate_groups([problem], None, LIMITS, NO_TOOLS))
+    assert trajectory.end_reason is EndReason.ANSWERED
+    assert trajectory.policy_text == "<answer>0</answer><|im_end|>"
+    spans = [span for span in trajectory.ledger.spans if span.kind is SpanKind.POLICY]
+    assert [(len(span), span.weight_version, span.turn) for span in spans] == [(4, 0, 0), (15, 7, 0)]
+
+
+async def test_groups_beyond_those_that_are_waited_for_are_stopped(
+    chat_format: ChatFormat, tokenizer: Tokenizer, serving
+):
+    never = asyncio.Event()
+    engine = ScriptedEngine(
+        lambda _: tokenizer.encode("yes<|im_end|>"),
+        deterministic=False,
+        hold=never,
+        holds=lambda request: request.noise.problem_id == "slow",
+        said_when_aborted=2,
+    )
+    client = RolloutClient(await serving(AgentLoop(engine, chat_format, tokenizer, None)))
+    problems = [ProblemRequest(name, name, "?", 2) for name in ("slow", "quick")]
+    found = [t async for t in client.generate_groups(problems, None, LIMITS, NO_TOOLS, stop_after_groups=1)]
+    ends = {(t.group_id, t.sample_index): (t.end_reason, t.policy_tokens) for t in found}
+    assert ends == {
+        **{("quick", index): (EndReason.ANSWERED, 4) for index in range(2)},
+        **{("slow", index): (EndReason.CANCELLED, 2) for index in range(2)},
+    }
+
+
+async def test_a_stopped_rollout_of_another_prompt_is_an_invalid_argument(service: Service):
+    partial = replace(await anext(service.generate(1)), end_reason=EndReason.CANCELLED)
+    problem = ProblemRequest("p", "g", "another problem", partial=(partial,))
+    with pytest.raises(UserInputError, match="g/0"):
+        await anext(service.client.generate_groups([problem], None, LIMITS, NO_TOOLS))
 
 
 async def test_expected_weight_version_is_checked(service: Service, tmp_path: Path):

@@ -24,6 +24,7 @@ from rstar_model.tools import ToolSpec
 from rstar_model.trajectory import Trajectory
 from rstar_model.types import EndReason, ToolStatus
 from rstar_protos.errors import UserInputError
+from rstar_rollout.continuation import StopRule
 from rstar_rollout.engines.base import Admitting, Engine, EngineError, GenerationRequest
 from rstar_rollout.limits import ProblemRequest, RolloutLimits, SamplingSettings, ToolSettings
 from rstar_rollout.rollout_state import PlannedCall, RolloutJob, RolloutPolicy, RolloutState
@@ -83,11 +84,20 @@ class AgentLoop:
         sampling: SamplingSettings,
         limits: RolloutLimits,
         tools: ToolSettings,
+        *,
+        stop_after_groups: int = 0,
     ) -> RolloutBatch:
         """Prepare the rollouts of a request; iterate over the result to run them.
 
+        Args:
+            problems: what to roll out, and which stopped rollouts to go on with.
+            sampling, limits, tools: settings of all of them.
+            stop_after_groups: stop those that still run when the rollouts of so many groups have ended; 0: never.
+                A lockstep is stopped between its rounds, so what comes out does not depend on the clock.
+
         Raises:
-            UserInputError: a group of two problems, or a rollout that would be made twice.
+            UserInputError: a group of two problems, a rollout that would be made twice, or one to go on with that
+                began with another prompt.
         """
         if self._tools is None and tools.enabled:
             tools = ToolSettings(False, tools.wall_seconds, tools.memory_bytes)
@@ -102,12 +112,18 @@ class AgentLoop:
             self.engine.max_model_tokens,
         )
         jobs = [
-            RolloutJob(problem.problem_id, problem.group_id, problem.prompt, problem.first_sample_index + index)
+            RolloutJob(problem.problem_id, problem.group_id, problem.prompt, index, partial.get(index))
             for problem in problems
-            for index in range(problem.samples)
+            for partial in [{trajectory.sample_index: trajectory for trajectory in problem.partial}]
+            for index in problem.sample_indices
         ]
         _check_groups(problems, jobs)
-        return RolloutBatch(self, jobs, policy, self._max_rollouts)
+        for job in jobs:
+            if job.partial is not None:
+                RolloutState(job, policy, "")  # one that does not fit is refused here, not in the middle of a step
+        required = [problem.group for problem in problems if problem.must_finish]
+        rule = StopRule((job.group for job in jobs), stop_after_groups, required)
+        return RolloutBatch(self, jobs, policy, self._max_rollouts, rule)
 
     @property
     def specs(self) -> tuple[ToolSpec, ...]:
@@ -142,9 +158,8 @@ def _check_groups(problems: Sequence[ProblemRequest], jobs: Sequence[RolloutJob]
     """A group is one problem, and each of its samples is one rollout: advantages are taken over it."""
     owners: dict[str, str] = {}
     for problem in problems:
-        group_id = problem.group_id or problem.problem_id
-        if owners.setdefault(group_id, problem.problem_id) != problem.problem_id:
-            found = f"{group_id}: {owners[group_id]} and {problem.problem_id}"
+        if owners.setdefault(problem.group, problem.problem_id) != problem.problem_id:
+            found = f"{problem.group}: {owners[problem.group]} and {problem.problem_id}"
             raise UserInputError("group_id", found, "a group of its own for each problem")
     twice = [trajectory_id for trajectory_id, count in Counter(j.trajectory_id for j in jobs).items() if count > 1]
     if twice:
@@ -154,12 +169,15 @@ def _check_groups(problems: Sequence[ProblemRequest], jobs: Sequence[RolloutJob]
 class RolloutBatch:
     """The rollouts of one request. Iterating runs them and yields trajectories as they finish."""
 
-    def __init__(self, loop: AgentLoop, jobs: Sequence[RolloutJob], policy: RolloutPolicy, max_rollouts: int) -> None:
+    def __init__(
+        self, loop: AgentLoop, jobs: Sequence[RolloutJob], policy: RolloutPolicy, max_rollouts: int, rule: StopRule
+    ) -> None:
         self._loop = loop
         self._engine = loop.engine
         self._jobs = list(jobs)
         self._policy = policy
         self._max_rollouts = max_rollouts
+        self._rule = rule
         # Unique for ever: a sandbox remembers call ids, and another run may use the same trajectory ids.
         self._scope = uuid.uuid4().hex[:16]
         self._attempts = 0
@@ -172,8 +190,13 @@ class RolloutBatch:
         """Number of rollouts."""
         return len(self._jobs)
 
+    @property
+    def continued(self) -> list[Trajectory]:
+        """The stopped rollouts that the request goes on with."""
+        return [job.partial for job in self._jobs if job.partial is not None]
+
     def cancel(self) -> int:
-        """End what is still running; its trajectories come out as CANCELLED. Returns how many are left."""
+        """End what is still running; its trajectories come out as CANCELLED with what they have. How many are left?"""
         self._cancelled = True
         self._engine.abort(list(self._in_flight))
         for calling in self._calling:
@@ -183,6 +206,10 @@ class RolloutBatch:
     def __aiter__(self) -> AsyncIterator[Trajectory]:
         """Run; closing the iterator frees everything."""
         return self._lockstep() if self._engine.deterministic else self._free_running()
+
+    def _ended(self, job: RolloutJob) -> None:
+        self._delivered += 1
+        self._rule.ended(job.group)
 
     def _begin(self, job: RolloutJob) -> RolloutState:
         self._attempts += 1
@@ -210,6 +237,11 @@ class RolloutBatch:
         else:
             state.accept_tools(calls, calling.result())
 
+    async def _run_pending(self, state: RolloutState) -> None:
+        """The calls that were running when the rollout was stopped are run again."""
+        if not self._cancelled and (calls := state.pending_calls()):
+            await self._run_calls(state, calls)
+
     # -- lockstep -------------------------------------------------------------------------------------
 
     async def _lockstep(self) -> AsyncIterator[Trajectory]:
@@ -226,15 +258,18 @@ class RolloutBatch:
                     if self._retried(state, attempt):
                         following.append((self._begin(state.job), attempt + 1))
                         continue
-                    self._delivered += 1
+                    self._ended(state.job)
                     yield state.trajectory()
                 live = following
+                if live and self._rule.reached and not self._cancelled:
+                    self.cancel()
         finally:
             for state, _ in live:
                 self._engine.release(state.sequence_id)
 
     async def _round(self, states: Sequence[RolloutState]) -> None:
         """One turn of every rollout that has one to generate, and all their tool calls."""
+        await asyncio.gather(*(self._run_pending(state) for state in states))
         pending = [(state, request) for state in states if (request := self._next_request(state)) is not None]
         if not pending:
             return
@@ -259,37 +294,43 @@ class RolloutBatch:
 
     async def _free_running(self) -> AsyncIterator[Trajectory]:
         waiting = list(reversed(self._jobs))
-        running: set[asyncio.Task[Trajectory]] = set()
+        running: set[asyncio.Task[tuple[RolloutJob, Trajectory]]] = set()
         try:
             while waiting or running:
                 while waiting and len(running) < self._max_rollouts:
                     running.add(asyncio.create_task(self._rollout(waiting.pop())))
                 done, running = await asyncio.wait(running, return_when=asyncio.FIRST_COMPLETED)
-                for task in done:
-                    self._delivered += 1
-                    yield task.result()
+                finished = [task.result() for task in done]
+                for job, _ in finished:
+                    self._ended(job)
+                if (waiting or running) and self._rule.reached and not self._cancelled:
+                    self.cancel()  # before a slow reader takes over the first of them
+                for _, trajectory in finished:
+                    yield trajectory
         finally:
             for task in running:
                 task.cancel()
             await asyncio.gather(*running, return_exceptions=True)
 
-    async def _rollout(self, job: RolloutJob) -> Trajectory:
+    async def _rollout(self, job: RolloutJob) -> tuple[RolloutJob, Trajectory]:
         for attempt in range(1, _ATTEMPTS + 1):
             state = self._begin(job)
             try:
+                await self._run_pending(state)
                 await self._admit(state)
                 await self._conversation(state)
             finally:
                 self._engine.release(state.sequence_id)
             if not self._retried(state, attempt):
                 break
-        return state.trajectory()
+        return job, state.trajectory()
 
     async def _admit(self, state: RolloutState) -> None:
-        """Wait for room at the engine; the rollout's time begins afterwards."""
+        """Wait for room at the engine; that is not the rollout's own time."""
         if not isinstance(self._engine, Admitting) or (first := self._next_request(state)) is None:
             return
         self._in_flight.add(first.request_id)
+        state.stop_clock()
         try:
             await self._engine.admit(first)
         except EngineError as error:

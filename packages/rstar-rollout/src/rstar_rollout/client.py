@@ -86,6 +86,7 @@ class RolloutClient:
         tools: ToolSettings | None = None,
         expected_weight_version: int = 0,
         *,
+        stop_after_groups: int = 0,
         request_id: str | None = None,
         on_progress: Callable[[Progress], None] | None = None,
     ) -> AsyncIterator[Trajectory]:
@@ -95,6 +96,8 @@ class RolloutClient:
             problems: what to roll out.
             sampling, limits, tools: settings; None: the defaults.
             expected_weight_version: refuse other weights; 0: any.
+            stop_after_groups: when the rollouts of so many groups have ended, stop the others; they come as CANCELLED
+                with what they have, for `ProblemRequest.partial` of a later request. 0: wait for all.
             request_id: for `cancel`; None: a new one.
             on_progress: called about once a second.
 
@@ -112,6 +115,7 @@ class RolloutClient:
                 limits or RolloutLimits(),
                 tools or ToolSettings(),
                 expected_weight_version,
+                stop_after_groups,
             )
         )
         try:
@@ -164,7 +168,11 @@ class RolloutClient:
         return ServiceState(tuple(engine_state_from_proto(engine) for engine in response.engines), response.chat_format)
 
     async def pause(self, *, abort: bool = False) -> None:
-        """Let running requests finish (or end them as CANCELLED); requests that come later wait."""
+        """Let running requests finish; requests that come later wait.
+
+        Args:
+            abort: end them as CANCELLED, with what they have; `ProblemRequest.partial` goes on with them.
+        """
         mode = rollout_pb2.PauseRequest.MODE_ABORT if abort else rollout_pb2.PauseRequest.MODE_DRAIN
         await self._stub.Pause(rollout_pb2.PauseRequest(mode=mode))
 

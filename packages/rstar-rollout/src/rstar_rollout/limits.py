@@ -5,7 +5,9 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
+from rstar_model.trajectory import Trajectory
 from rstar_protos.errors import UserInputError
+from rstar_rollout.continuation import check_partial
 
 __all__ = ["ProblemRequest", "RolloutLimits", "SamplingSettings", "ToolSettings"]
 
@@ -15,7 +17,8 @@ class ProblemRequest:
     """A problem and how many rollouts of it are wanted.
 
     ``first_sample_index`` lets a caller ask again for lost samples alone: sample i of a problem is the same rollout
-    (same noise) whichever request it is part of.
+    (same noise) whichever request it is part of. ``partial`` are rollouts of these samples that were stopped, to go on
+    with. ``must_finish``: a request that stops after a number of groups waits for this one too.
     """
 
     problem_id: str
@@ -23,11 +26,27 @@ class ProblemRequest:
     prompt: str
     samples: int = 1
     first_sample_index: int = 0
+    partial: tuple[Trajectory, ...] = ()
+    must_finish: bool = False
 
     def __post_init__(self) -> None:
         """Check the ids."""
         if not self.problem_id:
             raise UserInputError("problem_id", self.problem_id, "a non-empty id")
+        for partial in self.partial:
+            check_partial(partial, self.problem_id, self.group, self.sample_indices)
+        if len({partial.sample_index for partial in self.partial}) < len(self.partial):
+            raise UserInputError("partial", f"{len(self.partial)} of {self.problem_id}", "one rollout a sample")
+
+    @property
+    def group(self) -> str:
+        """Id of the group: the problem's own where none was given."""
+        return self.group_id or self.problem_id
+
+    @property
+    def sample_indices(self) -> range:
+        """Of the rollouts that are wanted."""
+        return range(self.first_sample_index, self.first_sample_index + self.samples)
 
 
 @dataclass(frozen=True)

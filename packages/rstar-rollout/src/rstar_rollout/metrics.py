@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from prometheus_client import Counter, Gauge, Histogram
 
 from rstar_model.trajectory import Trajectory
 
-__all__ = ["count_moved", "count_recomputed", "record", "show_pool"]
+__all__ = ["count_continued", "count_moved", "count_recomputed", "record", "show_pool"]
 
 _ROLLOUTS = Counter("rstar_rollouts_total", "Finished rollouts", ["end_reason"])
 _TOOL_CALLS = Counter("rstar_rollout_tool_calls_total", "Tool calls of finished rollouts", ["status"])
@@ -18,6 +20,8 @@ _SECONDS = Histogram(
 )
 _MOVED = Counter("rstar_rollout_moved_total", "Rollouts that have lost their engine")
 _RECOMPUTED = Counter("rstar_rollout_recomputed_tokens_total", "Cached prefix tokens that were computed again")
+_CONTINUED = Counter("rstar_rollout_continued_total", "Stopped rollouts that were gone on with")
+_KEPT = Counter("rstar_rollout_continued_tokens_total", "Policy tokens that stopped rollouts were gone on with")
 _POOL = Gauge("rstar_rollout_scheduled", "Rollouts with an engine, and without", ["state"])
 
 
@@ -35,6 +39,12 @@ def show_pool(in_flight: int, waiting: int) -> None:
     """What the scheduler holds now."""
     _POOL.labels("in_flight").set(in_flight)
     _POOL.labels("waiting").set(waiting)
+
+
+def count_continued(partial: Sequence[Trajectory]) -> None:
+    """Stopped rollouts that a request goes on with; their tokens were counted when they were stopped."""
+    _CONTINUED.inc(len(partial))
+    _KEPT.inc(sum(trajectory.policy_tokens for trajectory in partial))
 
 
 def record(trajectory: Trajectory) -> None:

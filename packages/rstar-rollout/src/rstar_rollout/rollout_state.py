@@ -7,17 +7,19 @@ and gets a trajectory in the end. So the rules of a conversation are the same in
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import groupby
 from typing import TypeVar
 
 from rstar_model.chat_format import ChatFormat
-from rstar_model.ledger import TokenLedger
+from rstar_model.ledger import Span, TokenLedger
 from rstar_model.tokenizer import Tokenizer, valid_text
 from rstar_model.tool_calls import MalformedCall, ParsedTurn, ToolCall
 from rstar_model.tools import ToolSpec
 from rstar_model.trajectory import Segment, ToolCallRecord, Trajectory
 from rstar_model.types import EndReason, SpanKind, ToolStatus
+from rstar_rollout.continuation import Continuation
 from rstar_rollout.engines.base import GenerationRequest, GenerationResult, NoiseKey
 from rstar_rollout.limits import RolloutLimits, SamplingSettings, ToolSettings
 from rstar_rollout.tool_executor import ToolInvocation, ToolResult
@@ -33,11 +35,18 @@ class RolloutJob:
     group_id: str
     prompt: str
     sample_index: int
+    partial: Trajectory | None = None
+    """The same rollout as it was when it was stopped."""
+
+    @property
+    def group(self) -> str:
+        """Id of the group: the problem's own where none was given."""
+        return self.group_id or self.problem_id
 
     @property
     def trajectory_id(self) -> str:
         """Unique within a request: one group is one problem instance."""
-        return f"{self.group_id or self.problem_id}/{self.sample_index}"
+        return f"{self.group}/{self.sample_index}"
 
 
 @dataclass(frozen=True)
@@ -71,6 +80,9 @@ class RolloutState:
         job: which rollout.
         policy: what it shares with the others.
         scope: makes request and call ids unique among all that ever ran against the same services.
+
+    Raises:
+        UserInputError: the job goes on with a rollout that began with another prompt.
     """
 
     def __init__(self, job: RolloutJob, policy: RolloutPolicy, scope: str) -> None:
@@ -79,17 +91,21 @@ class RolloutState:
         self.sequence_id = f"{scope}/{job.trajectory_id}"
         self._parser = policy.chat_format.parser()
         self._stop_ids = policy.chat_format.stop_ids(policy.tokenizer)
-        self._ledger = TokenLedger()
         specs = policy.specs if policy.tools.enabled else ()
-        for kind, ids in policy.chat_format.prompt_spans(policy.tokenizer, job.prompt, specs):
-            self._ledger.append(kind, ids)
+        prompt = list(policy.chat_format.prompt_spans(policy.tokenizer, job.prompt, specs))
         # The ledger's own figure starts to count with the first policy token; limits need it before that.
-        self._prompt_tokens = len(self._ledger)
-        self._records: list[ToolCallRecord] = []
-        self._turns = 0
-        self._started = time.monotonic()
-        self._repeats = 0
-        self._last_call: tuple[str, str] | None = None
+        self._prompt_tokens = sum(len(ids) for _, ids in prompt)
+        if job.partial is None:
+            before = Continuation(TokenLedger(Span(kind, tuple(ids)) for kind, ids in prompt))
+        else:
+            before = Continuation.of(job.partial, prompt, self._stop_ids)
+        self._ledger = before.ledger
+        self._records: list[ToolCallRecord] = list(before.records)
+        self._turns = before.turns
+        self._open_ids = before.open_ids  # of a turn that goes on
+        self._calls_pending = before.calls_pending
+        self._started = self._stopped = time.monotonic() - before.seconds
+        self._repeats, self._last_call = before.repeats, before.last_call
         self._turn_closed = True
         self._error = ""
         self.end_reason: EndReason | None = None
@@ -111,9 +127,20 @@ class RolloutState:
         limit = self._policy.limits.max_wall_seconds
         return max(0.0, self._started + limit - time.monotonic()) if limit > 0 else None
 
+    def stop_clock(self) -> None:
+        """It waits for an engine from now on, which is not its own time."""
+        self._stopped = time.monotonic()
+
     def start_clock(self) -> None:
-        """Its wall time counts from now: it has waited for an engine, which is not its own time."""
-        self._started = time.monotonic()
+        """Its wall time counts again."""
+        self._started += time.monotonic() - self._stopped
+
+    def pending_calls(self) -> list[PlannedCall]:
+        """Calls of a complete turn whose results were not there when the rollout was stopped; run them first."""
+        if not self._calls_pending or self.finished:
+            return []
+        self._calls_pending = False
+        return self._end_turn()
 
     def next_request(self) -> GenerationRequest | None:
         """The next turn to generate; None when the rollout has ended, perhaps just now for lack of room."""
@@ -136,7 +163,8 @@ class RolloutState:
             top_p=sampling.top_p,
             top_k=sampling.top_k,
             stop_ids=self._stop_ids,
-            noise=NoiseKey(sampling.seed, self.job.problem_id, self.job.sample_index, self._turns),
+            noise=NoiseKey(sampling.seed, self.job.problem_id, self.job.sample_index, self._turns, len(self._open_ids)),
+            response_tokens=len(self._ledger) - self._prompt_tokens,
         )
 
     def accept_turn(self, result: GenerationResult) -> list[PlannedCall]:
@@ -150,7 +178,7 @@ class RolloutState:
                 weight_version=result.weight_version,
                 turn=turn,
             )
-            self._turns += 1
+            self._open_ids += result.token_ids
         if self.finished:  # its time was over while the engine was at work
             return []
         if result.finish_reason == "aborted":
@@ -160,9 +188,15 @@ class RolloutState:
             # Cut by the limit, perhaps inside a call: nothing of it is run, and there is no room to go on.
             self.end_reason = EndReason.TRUNCATED
             return []
+        return self._end_turn()
+
+    def _end_turn(self) -> list[PlannedCall]:
+        """The turn is complete; returns the calls in it, empty when the rollout has ended."""
+        ids, self._open_ids = self._open_ids, ()
+        self._turns += bool(ids)
         end_of_turn = self._policy.chat_format.end_of_turn_id(self._policy.tokenizer)
-        self._turn_closed = bool(result.token_ids) and result.token_ids[-1] == end_of_turn
-        parsed = self._parser.parse(self._policy.tokenizer.decode(result.token_ids, keep_special=True))
+        self._turn_closed = bool(ids) and ids[-1] == end_of_turn
+        parsed = self._parser.parse(self._policy.tokenizer.decode(ids, keep_special=True))
         self.end_reason = self._end_after(parsed)
         if self.end_reason is not None:
             return []
@@ -265,20 +299,17 @@ class RolloutState:
         """The finished rollout."""
         if self.end_reason is None:
             raise RuntimeError("the rollout has not ended")
-        decode = self._policy.tokenizer.decode
-        segments = tuple(
-            Segment(span.kind, decode(span.token_ids, keep_special=True), span.turn) for span in self._ledger.spans
-        )
+        segments = tuple(self._segments())
         written = "".join(segment.text for segment in segments if segment.kind is SpanKind.POLICY)
         return Trajectory(
             trajectory_id=self.job.trajectory_id,
             problem_id=self.job.problem_id,
-            group_id=self.job.group_id or self.job.problem_id,
+            group_id=self.job.group,
             sample_index=self.job.sample_index,
             ledger=self._ledger,
             tool_calls=tuple(self._records),
             end_reason=self.end_reason,
-            turns=self._turns,
+            turns=self._turns + bool(self._open_ids),
             answer_tags=self._policy.chat_format.count_answer_tags(written),
             wall_seconds=time.monotonic() - self._started,
             seed=self._policy.sampling.seed,
@@ -286,6 +317,17 @@ class RolloutState:
             error=self._error,
             engine=self._policy.engine,
         )
+
+    def _segments(self) -> Iterator[Segment]:
+        """The decoded text; a turn is one segment however many spans it has, for a stop may cut a character in two."""
+        numbered = enumerate(self._ledger.spans)
+        for (kind, turn, _), spans in groupby(numbered, lambda s: (s[1].kind, s[1].turn, _own_segment(*s))):
+            ids = [token for _, span in spans for token in span.token_ids]
+            yield Segment(kind, self._policy.tokenizer.decode(ids, keep_special=True), turn)
+
+
+def _own_segment(number: int, span: Span) -> int:
+    return -1 if span.kind is SpanKind.POLICY else number
 
 
 _Number = TypeVar("_Number", int, float)

@@ -16,7 +16,7 @@ from rstar_protos.rollout.v1 import rollout_pb2, rollout_pb2_grpc
 from rstar_rollout.agent_loop import AgentLoop, RolloutBatch
 from rstar_rollout.engines.base import EngineNotReadyError, WeightUpdateError
 from rstar_rollout.engines.pool import EnginePool
-from rstar_rollout.metrics import record
+from rstar_rollout.metrics import count_continued, record
 from rstar_rollout.wire import (
     engine_state_to_proto,
     limits_from_proto,
@@ -61,6 +61,7 @@ class RolloutServicer(rollout_pb2_grpc.RolloutServiceServicer):
                 sampling_from_proto(request.sampling),
                 limits_from_proto(request.limits),
                 tools_from_proto(request.tools),
+                stop_after_groups=request.stop_after_groups,
             )
         except UserInputError as error:
             await context.abort(grpc.StatusCode.INVALID_ARGUMENT, str(error))
@@ -72,6 +73,7 @@ class RolloutServicer(rollout_pb2_grpc.RolloutServiceServicer):
         await self._check_ready(request, context)
         self._running[request.request_id] = batch
         self._idle.clear()
+        count_continued(batch.continued)
         try:
             async with self._turn if self._engine.deterministic else contextlib.nullcontext():
                 async for event in self._events(batch):

@@ -4,7 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from rstar_model.ledger import LedgerError
+from rstar_model.trajectory import Trajectory, trajectory_from_proto, trajectory_to_proto
+from rstar_protos.errors import UserInputError
 from rstar_protos.rollout.v1 import rollout_pb2
+from rstar_protos.service.settings import DEFAULT_MAX_MESSAGE_BYTES
 from rstar_rollout.engines.base import EngineState, WeightSource
 from rstar_rollout.limits import ProblemRequest, RolloutLimits, SamplingSettings, ToolSettings
 
@@ -29,9 +33,14 @@ def generate_request(
     limits: RolloutLimits,
     tools: ToolSettings,
     expected_weight_version: int = 0,
+    stop_after_groups: int = 0,
 ) -> rollout_pb2.GenerateGroupsRequest:
-    """The message of one request."""
-    return rollout_pb2.GenerateGroupsRequest(
+    """The message of one request.
+
+    Raises:
+        UserInputError: so many rollouts to go on with that they do not fit into one message.
+    """
+    message = rollout_pb2.GenerateGroupsRequest(
         request_id=request_id,
         problems=[
             rollout_pb2.Problem(
@@ -40,6 +49,8 @@ def generate_request(
                 prompt=problem.prompt,
                 samples=problem.samples,
                 first_sample_index=problem.first_sample_index,
+                partial=[_without_text(partial) for partial in problem.partial],
+                must_finish=problem.must_finish,
             )
             for problem in problems
         ],
@@ -62,16 +73,45 @@ def generate_request(
             enabled=tools.enabled, wall_seconds=tools.wall_seconds, memory_bytes=tools.memory_bytes
         ),
         expected_weight_version=expected_weight_version,
+        stop_after_groups=stop_after_groups,
     )
+    if message.ByteSize() > DEFAULT_MAX_MESSAGE_BYTES:
+        raise UserInputError("partial", f"{message.ByteSize()} bytes", f"at most {DEFAULT_MAX_MESSAGE_BYTES} a request")
+    return message
+
+
+def _without_text(partial: Trajectory) -> rollout_pb2.Trajectory:
+    """The text is decoded anew when the rollout ends."""
+    message = trajectory_to_proto(partial)
+    message.ClearField("segments")
+    return message
 
 
 def problems_from_proto(messages: Sequence[rollout_pb2.Problem]) -> list[ProblemRequest]:
     """Problems of a request.
 
     Raises:
-        UserInputError: an empty id.
+        UserInputError: an empty id, or a rollout to go on with that is not one of the samples.
     """
-    return [ProblemRequest(m.problem_id, m.group_id, m.prompt, m.samples, m.first_sample_index) for m in messages]
+    return [
+        ProblemRequest(
+            m.problem_id,
+            m.group_id,
+            m.prompt,
+            m.samples,
+            m.first_sample_index,
+            tuple(_partial_from_proto(partial) for partial in m.partial),
+            m.must_finish,
+        )
+        for m in messages
+    ]
+
+
+def _partial_from_proto(message: rollout_pb2.Trajectory) -> Trajectory:
+    try:
+        return trajectory_from_proto(message)
+    except (LedgerError, ValueError) as error:
+        raise UserInputError("partial", f"{message.trajectory_id}: {error}", "a trajectory of this service") from error
 
 
 def sampling_from_proto(message: rollout_pb2.SamplingParams) -> SamplingSettings:

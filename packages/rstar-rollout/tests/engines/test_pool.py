@@ -70,6 +70,21 @@ async def two() -> Pool:
     return made
 
 
+async def test_rollouts_that_go_on_share_their_prompt_alone():
+    """Each brings 64 tokens of its own beside one block of prompt: two do not fit into seven blocks of sixteen."""
+    made = Pool(1, kv_blocks=8)
+    await made.pool.start()
+    tokens = {"token_ids": tuple(range(80)), "response_tokens": 64, "noise": NoiseKey(1, "p", 0, 0, 64)}
+    both = [made.begin(index, **tokens) for index in range(2)]
+    await settled()
+    assert made.served() == [1]
+    made.hold.set()
+    await both[0]
+    made.pool.release("s0")
+    await both[1]
+    assert made.served() == [2]
+
+
 async def test_rollouts_are_shared_out_and_keep_their_engine(two: Pool):
     two.hold.set()
     await asyncio.gather(*(two.begin(index) for index in range(6)))

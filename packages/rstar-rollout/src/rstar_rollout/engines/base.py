@@ -53,12 +53,16 @@ class WeightUpdateError(RStarError):
 
 @dataclass(frozen=True)
 class NoiseKey:
-    """What sampling noise is keyed by. With the position in the turn added, no two draws share a key."""
+    """What sampling noise is keyed by. With the position in the turn added, no two draws share a key.
+
+    ``position``: tokens of the turn that were drawn before it was stopped.
+    """
 
     seed: int
     problem_id: str
     sample_index: int
     turn: int
+    position: int = 0
 
 
 @dataclass(frozen=True)
@@ -67,7 +71,8 @@ class GenerationRequest:
 
     ``sequence_id`` names the rollout: turns of one sequence extend each other, so an engine may keep the KV
     cache of a sequence until it is released. ``max_new_tokens`` is at least 1. ``temperature`` 0 is greedy.
-    ``top_p`` 1 and ``top_k`` 0 are off.
+    ``top_p`` 1 and ``top_k`` 0 are off. ``response_tokens``: how many of the ids, at their end, follow the prompt; a
+    scheduler counts prompts that rollouts share once.
     """
 
     request_id: str
@@ -80,6 +85,7 @@ class GenerationRequest:
     stop_ids: frozenset[int]
     noise: NoiseKey
     log_probs: bool = True
+    response_tokens: int = 0
 
 
 @dataclass(frozen=True)

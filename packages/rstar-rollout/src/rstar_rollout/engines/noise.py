@@ -19,18 +19,19 @@ class TurnNoise:
 
     def __init__(self, key: NoiseKey) -> None:
         self._key = _digest(key)
+        self._first = key.position
 
     def uniform(self, position: int) -> float:
-        """A number in the open interval (0, 1) for the token at ``position`` of the turn."""
-        raw = hashlib.blake2b(struct.pack("<Q", position), key=self._key, digest_size=8).digest()
+        """A number in the open interval (0, 1) for the token at ``position`` after those that the turn began with."""
+        raw = hashlib.blake2b(struct.pack("<Q", self._first + position), key=self._key, digest_size=8).digest()
         return ((int.from_bytes(raw, "little") >> 12) + 0.5) * 2.0**-52
 
 
 def turn_seed(key: NoiseKey) -> int:
-    """A seed in [0, 2^63) for engines that bring their own generator."""
-    return int.from_bytes(_digest(key)[:8], "little") >> 1
+    """A seed in [0, 2^63) for engines that bring their own generator; another one where the turn goes on."""
+    return int.from_bytes(_digest(key, f"\0{key.position}" if key.position else "")[:8], "little") >> 1
 
 
-def _digest(key: NoiseKey) -> bytes:
-    text = f"rstar-noise\0{key.seed}\0{key.problem_id}\0{key.sample_index}\0{key.turn}"
+def _digest(key: NoiseKey, more: str = "") -> bytes:
+    text = f"rstar-noise\0{key.seed}\0{key.problem_id}\0{key.sample_index}\0{key.turn}{more}"
     return hashlib.blake2b(text.encode("utf-8", "surrogatepass"), digest_size=32).digest()

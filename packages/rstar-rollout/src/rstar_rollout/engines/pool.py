@@ -211,12 +211,16 @@ class EnginePool:
         return result
 
     def _register(self, request: GenerationRequest) -> _Rollout:
-        """A rollout's first turn: its budget is the worst case of all that may follow."""
+        """A rollout's first request here: its budget is the worst case of all that may follow."""
+        before = request.response_tokens  # of a rollout that was stopped earlier and goes on
         spec = RolloutSpec(
-            request.sequence_id, request.noise.problem_id, len(request.token_ids), request.max_new_tokens
+            request.sequence_id,
+            request.noise.problem_id,
+            len(request.token_ids) - before,
+            before + request.max_new_tokens,
         )
         rollout = self._rollouts[request.sequence_id] = _Rollout(spec, _future())
-        self._scheduler.submit([spec])
+        self._scheduler.submit([spec], {spec.rollout_id: before})
         self._place()
         return rollout
 

@@ -25,16 +25,19 @@ from rstar_rollout.engines.base import (
 __all__ = ["Script", "ScriptedEngine"]
 
 Script = Callable[[GenerationRequest], Sequence[int]]
-"""Token ids that the policy would write in answer to a request, without regard to its limit."""
+"""Token ids of the whole turn that the policy would write, without regard to its limit."""
 
 
 class ScriptedEngine:
     """See the module text.
 
     Args:
-        script: what to generate. Whatever follows the first stop token, or exceeds the limit, is left out.
+        script: what to generate. Whatever follows the first stop token, or exceeds the limit, is left out, and so is
+            what had been said before the turn was stopped.
         deterministic: which mode of the agent loop to ask for.
         hold: requests do not finish before it is set (so that tests can cancel them).
+        holds: which requests that concerns; None: all.
+        said_when_aborted: tokens that a held request has said by the time it is aborted, if its turn is longer.
         kv_blocks: what the state reports as KV cache, in blocks of 16 tokens; 0: none.
     """
 
@@ -46,11 +49,15 @@ class ScriptedEngine:
         *,
         deterministic: bool = True,
         hold: asyncio.Event | None = None,
+        holds: Callable[[GenerationRequest], bool] | None = None,
+        said_when_aborted: int = 0,
         kv_blocks: int = 0,
     ) -> None:
         self.deterministic = deterministic
         self._script = script
         self._hold = hold
+        self._holds = holds
+        self._said_when_aborted = said_when_aborted
         self._resumed = asyncio.Event()
         self._resumed.set()
         self._aborted: dict[str, asyncio.Event] = {}
@@ -93,7 +100,7 @@ class ScriptedEngine:
         self.requests.append(request)
         aborted = self._aborted[request.request_id] = asyncio.Event()
         try:
-            if self._hold is not None and not aborted.is_set():
+            if self._hold is not None and (self._holds is None or self._holds(request)):
                 waits = [asyncio.ensure_future(e.wait()) for e in (self._hold, aborted, self._dead)]
                 try:
                     await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
@@ -102,13 +109,15 @@ class ScriptedEngine:
                         wait.cancel()
             if self._dead.is_set():
                 raise EngineDeadError("the engine is gone")
-            if aborted.is_set():
-                return GenerationResult((), (), "aborted", self._version)
+            stopped = aborted.is_set()
         finally:
             del self._aborted[request.request_id]
         ids: list[int] = []
         reason: FinishReason = "length"
-        for token in self._script(request):
+        for token in self._script(request)[request.noise.position :]:
+            if stopped and len(ids) == self._said_when_aborted:
+                reason = "aborted"
+                break
             if len(ids) == request.max_new_tokens:
                 break
             ids.append(token)

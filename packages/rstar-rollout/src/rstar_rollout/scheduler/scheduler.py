@@ -7,7 +7,7 @@ cached and nobody is preempted for it. Only the loss of the engine moves it.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 from rstar_rollout.scheduler.load import EngineCapacity, EngineLoad, RolloutSpec
 from rstar_rollout.scheduler.policies import Policy
@@ -22,7 +22,7 @@ class RolloutScheduler:
         self.policy = policy
         self._loads: dict[str, EngineLoad] = {}
         self._placed: dict[str, EngineLoad] = {}
-        self._lengths: dict[str, int] = {}  # of rollouts that have lost their engine and wait
+        self._lengths: dict[str, int] = {}  # of rollouts that wait and have some tokens already
         for capacity in engines:
             self.add_engine(capacity)
 
@@ -57,8 +57,9 @@ class RolloutScheduler:
         self.policy.push_front([member.spec for member in moved])
         return [member.spec.rollout_id for member in moved]
 
-    def submit(self, specs: Sequence[RolloutSpec]) -> None:
-        """Rollouts that wait for an engine from now on."""
+    def submit(self, specs: Sequence[RolloutSpec], lengths: Mapping[str, int] | None = None) -> None:
+        """Rollouts that wait for an engine from now on; ``lengths``: tokens after the prompt that they bring along."""
+        self._lengths.update(lengths or {})
         self.policy.push(specs, self.loads)
 
     def place(self) -> list[tuple[str, str]]:

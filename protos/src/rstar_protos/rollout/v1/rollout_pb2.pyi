@@ -9,18 +9,22 @@ from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
 DESCRIPTOR: _descriptor.FileDescriptor
 
 class Problem(_message.Message):
-    __slots__ = ("problem_id", "group_id", "prompt", "samples", "first_sample_index")
+    __slots__ = ("problem_id", "group_id", "prompt", "samples", "first_sample_index", "partial", "must_finish")
     PROBLEM_ID_FIELD_NUMBER: _ClassVar[int]
     GROUP_ID_FIELD_NUMBER: _ClassVar[int]
     PROMPT_FIELD_NUMBER: _ClassVar[int]
     SAMPLES_FIELD_NUMBER: _ClassVar[int]
     FIRST_SAMPLE_INDEX_FIELD_NUMBER: _ClassVar[int]
+    PARTIAL_FIELD_NUMBER: _ClassVar[int]
+    MUST_FINISH_FIELD_NUMBER: _ClassVar[int]
     problem_id: str
     group_id: str
     prompt: str
     samples: int
     first_sample_index: int
-    def __init__(self, problem_id: _Optional[str] = ..., group_id: _Optional[str] = ..., prompt: _Optional[str] = ..., samples: _Optional[int] = ..., first_sample_index: _Optional[int] = ...) -> None: ...
+    partial: _containers.RepeatedCompositeFieldContainer[Trajectory]
+    must_finish: bool
+    def __init__(self, problem_id: _Optional[str] = ..., group_id: _Optional[str] = ..., prompt: _Optional[str] = ..., samples: _Optional[int] = ..., first_sample_index: _Optional[int] = ..., partial: _Optional[_Iterable[_Union[Trajectory, _Mapping]]] = ..., must_finish: bool = ...) -> None: ...
 
 class SamplingParams(_message.Message):
     __slots__ = ("temperature", "top_p", "top_k", "seed", "log_probs")
@@ -63,20 +67,22 @@ class ToolSettings(_message.Message):
     def __init__(self, enabled: bool = ..., wall_seconds: _Optional[float] = ..., memory_bytes: _Optional[int] = ...) -> None: ...
 
 class GenerateGroupsRequest(_message.Message):
-    __slots__ = ("request_id", "problems", "sampling", "limits", "tools", "expected_weight_version")
+    __slots__ = ("request_id", "problems", "sampling", "limits", "tools", "expected_weight_version", "stop_after_groups")
     REQUEST_ID_FIELD_NUMBER: _ClassVar[int]
     PROBLEMS_FIELD_NUMBER: _ClassVar[int]
     SAMPLING_FIELD_NUMBER: _ClassVar[int]
     LIMITS_FIELD_NUMBER: _ClassVar[int]
     TOOLS_FIELD_NUMBER: _ClassVar[int]
     EXPECTED_WEIGHT_VERSION_FIELD_NUMBER: _ClassVar[int]
+    STOP_AFTER_GROUPS_FIELD_NUMBER: _ClassVar[int]
     request_id: str
     problems: _containers.RepeatedCompositeFieldContainer[Problem]
     sampling: SamplingParams
     limits: RolloutLimits
     tools: ToolSettings
     expected_weight_version: int
-    def __init__(self, request_id: _Optional[str] = ..., problems: _Optional[_Iterable[_Union[Problem, _Mapping]]] = ..., sampling: _Optional[_Union[SamplingParams, _Mapping]] = ..., limits: _Optional[_Union[RolloutLimits, _Mapping]] = ..., tools: _Optional[_Union[ToolSettings, _Mapping]] = ..., expected_weight_version: _Optional[int] = ...) -> None: ...
+    stop_after_groups: int
+    def __init__(self, request_id: _Optional[str] = ..., problems: _Optional[_Iterable[_Union[Problem, _Mapping]]] = ..., sampling: _Optional[_Union[SamplingParams, _Mapping]] = ..., limits: _Optional[_Union[RolloutLimits, _Mapping]] = ..., tools: _Optional[_Union[ToolSettings, _Mapping]] = ..., expected_weight_version: _Optional[int] = ..., stop_after_groups: _Optional[int] = ...) -> None: ...
 
 class GenerateGroupsResponse(_message.Message):
     __slots__ = ("trajectory", "progress")

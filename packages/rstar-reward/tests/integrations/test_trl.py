@@ -1,4 +1,4 @@
-"""The reward function by TRL's calling convention; `benchmarks/trl_grpo.py` trains with it."""
+"""The reward function by TRL's calling convention; `checks/trl_grpo.py` trains with it."""
 
 from __future__ import annotations
 

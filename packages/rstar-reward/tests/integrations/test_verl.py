@@ -1,4 +1,7 @@
-"""The reward function by verl's calling convention: keyword arguments, from a thread of an executor."""
+"""The reward function by verl's calling convention: keyword arguments, from a thread of an executor.
+
+`checks/verl_reward.py` has verl's own reward managers call it.
+"""
 
 from __future__ import annotations
 
@@ -28,6 +31,20 @@ def test_a_bad_reference_is_raised_and_never_a_zero() -> None:
     with pytest.raises(UserInputError, match="ground_truth"):
         compute_score("d", RESPONSE, " ")
     assert compute_score("d", RESPONSE, " ", excluded_score=0.0)["status"] == "bad_gold"
+
+
+def test_all_verdicts_have_the_same_keys() -> None:
+    """verl makes a column of each key, over all responses of a batch."""
+    responses = (
+        RESPONSE,
+        "<answer>3</answer>",
+        "nothing",
+        "<answer>either 1 or 2</answer>",
+        "<answer>\\boxed{9^{9^{9^{9^{9}}}}}</answer>",
+    )
+    scores = [compute_score("d", response, "\\sqrt{8}") for response in responses]
+    assert [score["status"] for score in scores] == ["correct", "wrong", "no_answer", "hedged", "too_complex"]
+    assert {tuple(score) for score in scores} == {("score", "acc", "status", "pred")}
 
 
 def test_another_kind_of_answer() -> None:

@@ -39,7 +39,7 @@ def test_all_verdicts_have_the_same_keys() -> None:
         RESPONSE,
         "<answer>3</answer>",
         "nothing",
-        "<answer>either 1 or 2</answer>",
+        "<answer>either \\sqrt{8} or 3</answer>",
         "<answer>\\boxed{9^{9^{9^{9^{9}}}}}</answer>",
     )
     scores = [compute_score("d", response, "\\sqrt{8}") for response in responses]

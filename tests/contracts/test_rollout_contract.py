@@ -155,6 +155,33 @@ def test_rollouts_cancelled_by_request_id_come_back_as_cancelled_without_waiting
     eventually(lambda: running_programs() == 0, "the program was stopped")
 
 
+def test_rollouts_that_a_request_does_not_wait_for_go_on_in_another(stub, running_programs, eventually):
+    """A rollout that was stopped before its call or in it makes the call there; what it had is unchanged."""
+    asked = request("answer a", "slow a")
+    asked.stop_after_groups = 1
+    found = {t.problem_id: t for t in trajectories(stub, asked, timeout=60)}  # the program would take a minute
+    assert {name: end_reason(t) for name, t in found.items()} == {"answer a": "ANSWERED", "slow a": "CANCELLED"}
+    eventually(lambda: running_programs() == 0, "the program was stopped")
+    asked = request("slow a")
+    asked.problems[0].partial.append(found["slow a"])
+    stream = stub.GenerateGroups(asked, timeout=60)
+    eventually(lambda: running_programs() == 1, "the program runs")
+    stub.CancelRollouts(rollout_pb2.CancelRolloutsRequest(request_id=asked.request_id), timeout=30)
+    (again,) = [event.trajectory for event in stream if event.WhichOneof("event") == "trajectory"]
+    before = list(found["slow a"].spans)
+    assert list(again.spans)[: len(before)] == before
+
+
+def test_rollout_that_ended_by_itself_is_not_gone_on_with(stub):
+    (ended,) = trajectories(stub, request("answer a"))
+    asked = request("answer a")
+    asked.problems[0].partial.append(ended)
+    with pytest.raises(grpc.RpcError) as caught:
+        trajectories(stub, asked)
+    assert caught.value.code() == grpc.StatusCode.INVALID_ARGUMENT
+    assert "ended as answered" in caught.value.details()
+
+
 def test_cancelling_what_is_unknown_cancels_nothing(stub):
     assert stub.CancelRollouts(rollout_pb2.CancelRolloutsRequest(request_id="unknown"), timeout=30).cancelled == 0
 

@@ -96,6 +96,27 @@ def test_engine_weights_scale_each_tokens_term() -> None:
     assert new.grad.tolist() == [-0.5, -2.0]
 
 
+def test_tokens_of_an_earlier_policy_give_the_gradient_of_the_present_one() -> None:
+    """The mean over all tokens, drawn by the earlier policy and weighted, is that of tokens that the present one draws.
+
+    So the recorded log-probabilities are what makes a rollout that went on under other weights fit to train on.
+    """
+    logits = torch.tensor([0.3, -1.0, 0.8], dtype=torch.float64, requires_grad=True)
+    earlier = torch.log_softmax(torch.tensor([1.0, 0.5, -0.5], dtype=torch.float64), 0)
+    rewards = torch.tensor([1.0, -0.5, 2.0], dtype=torch.float64)
+
+    def gradient(drawn_by: torch.Tensor) -> list[float]:
+        present = torch.log_softmax(logits, 0)
+        old = present.detach()
+        weights = truncated_engine_weights(old, drawn_by, cap=100.0)
+        loss = clipped_policy_loss(present, old, rewards, drawn_by.exp(), engine_weights=weights).loss
+        (found,) = torch.autograd.grad(loss, logits)
+        values: list[float] = found.tolist()
+        return values
+
+    assert gradient(earlier) == pytest.approx(gradient(torch.log_softmax(logits.detach(), 0)))
+
+
 def test_mismatch_counts_known_tokens_only_and_its_kl_is_never_negative() -> None:
     found = engine_mismatch(torch.tensor([-1.0, -2.0, -3.0]), torch.tensor([-1.5, math.nan, -2.0]))
     assert int(found.tokens) == 2

@@ -4,7 +4,8 @@ What the policy says is decided by the problem, the sample and the stage:
 
 - turn 0: it computes the answer with the tool; in the first step of `rl-1` samples 0 and 1 take a while over it;
 - turn 1: it declares the gold answer, or one that is wrong: even samples of ordinary problems are right, all of those
-  that begin with `easy` are, and all of those in a stage called `solved`.
+  that begin with `easy` are, and all of those in a stage called `solved`. With the first weights a problem that
+  begins with `long` is never answered: some tokens of the answer are there when the rollout is stopped.
 
 `RSTAR_E2E_GOLD` is a JSONL file with problems and answers. `RSTAR_E2E_GATES` is a folder that makes training rollouts
 wait before each turn: see `Gates` in e2e_runs.py.
@@ -49,9 +50,13 @@ class Policy:
         """Token ids of the next turn."""
         return self._tokenizer.encode(self._line(request) + self._format.end_of_turn)
 
-    def _line(self, request: GenerationRequest) -> str:
+    def problem(self, request: GenerationRequest) -> str:
+        """Text of the problem."""
         text = self._tokenizer.decode(request.token_ids)
-        problem = text.partition(self._before_problem)[2].partition(self._format.end_of_turn)[0]
+        return text.partition(self._before_problem)[2].partition(self._format.end_of_turn)[0]
+
+    def _line(self, request: GenerationRequest) -> str:
+        problem = self.problem(request)
         answer, sample = int(self._gold[problem]), request.noise.sample_index
         if request.noise.turn == 0:
             slow = sample < 2 and stage_and_step(request) == ("rl-1", "0")
@@ -63,6 +68,13 @@ class Policy:
 
 class GatedEngine(ScriptedEngine):
     """Waits at closed gates, in training only."""
+
+    def __init__(self, policy: Policy) -> None:
+        def never_ends(request: GenerationRequest) -> bool:
+            long = request.noise.turn == 1 and policy.problem(request).startswith("long")
+            return long and self._version == 1
+
+        super().__init__(policy, deterministic=False, hold=asyncio.Event(), holds=never_ends, said_when_aborted=8)
 
     async def generate(self, request: GenerationRequest) -> GenerationResult:
         """As the engine it is, but later."""
@@ -120,7 +132,7 @@ def main() -> None:
 
     async def host() -> None:
         tools = SandboxToolExecutor(open_channel(options.sandbox, security))
-        loop = AgentLoop(GatedEngine(policy, deterministic=False), chat_format, tokenizer, tools)
+        loop = AgentLoop(GatedEngine(policy), chat_format, tokenizer, tools)
 
         def register(server: object) -> None:
             rollout_pb2_grpc.add_RolloutServiceServicer_to_server(RolloutServicer(loop), server)

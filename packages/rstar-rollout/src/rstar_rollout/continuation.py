@@ -112,6 +112,11 @@ class StopRule:
             self._required.discard(group)
 
     @property
+    def left(self) -> int:
+        """Groups that are still waited for, 0 or less when those that must finish are all that is left."""
+        return self._left
+
+    @property
     def reached(self) -> bool:
         """Enough groups have ended."""
         return self._left <= 0 and not self._required

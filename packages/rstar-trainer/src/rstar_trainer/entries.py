@@ -197,7 +197,7 @@ class EntryRunner:
                 policy=await self.send_weights(),
                 on_sample=lambda done, total: self.context.show_phase("hard filter", done, total),
             )
-            left = keep_hard(candidates, report, stage.problems_per_step)
+            left = keep_hard(candidates, report, stage.problems_under_way)
             self.state.hard_problems[stage.name] = [problem.problem_id for problem in left.problems]
             self.context.event(
                 f"{stage.name}: hard filter kept {len(left.problems)} of {len(candidates)} problems; "

@@ -10,7 +10,7 @@ import asyncio
 import hashlib
 import json
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 
 import grpc.aio
@@ -18,6 +18,7 @@ import grpc.aio
 from rstar_eval.problems import EvalProblem
 from rstar_eval.scoring import RewardServiceScorer, Verdict
 from rstar_model.trajectory import Trajectory
+from rstar_model.types import EndReason
 from rstar_protos.errors import InfrastructureError
 from rstar_rollout.client import SamplingClient
 from rstar_rollout.limits import ProblemRequest, RolloutLimits, SamplingSettings
@@ -26,7 +27,7 @@ from rstar_rollout.roc import Resampled, ScoredRollout
 from rstar_trainer.data import TrainProblem
 from rstar_trainer.objective import group_advantages
 from rstar_trainer.recipe import Stage, ToolSettings
-from rstar_trainer.rollouts import RolloutSource
+from rstar_trainer.rollouts import RolloutSource, requests_for
 from rstar_trainer.seeds import derive_seed
 from rstar_trainer.sequences import WeightedSequence
 
@@ -35,13 +36,30 @@ __all__ = ["GroupCollector", "ScoredGroup", "rollout_digest", "training_sequence
 
 @dataclass
 class ScoredGroup:
-    """All rollouts of one problem instance, their verdicts, and which of them are trained on."""
+    """All rollouts of one problem instance, their verdicts, and which of them are trained on.
+
+    Attributes:
+        group_id: names the step that began it.
+        problem: its problem.
+        trajectories: rollouts that have ended, by sample index.
+        verdicts: of them.
+        resampled: set when the group is complete.
+        partial: rollouts that a step has stopped, by sample index; the next step goes on with them.
+        carried: steps that have ended without it.
+    """
 
     group_id: str
     problem: TrainProblem
     trajectories: dict[int, Trajectory] = field(default_factory=dict)
     verdicts: dict[int, Verdict] = field(default_factory=dict)
     resampled: Resampled | None = None
+    partial: dict[int, Trajectory] = field(default_factory=dict)
+    carried: int = 0
+
+    @property
+    def policy_tokens(self) -> int:
+        """Generated so far, whatever became of them."""
+        return sum(t.policy_tokens for found in (self.trajectories, self.partial) for t in found.values())
 
     @property
     def rejected(self) -> bool:
@@ -93,8 +111,14 @@ class GroupCollector:
         step: int,
         round_number: int = 0,
         on_scored: Callable[[int, int], None] | None = None,
+        *,
+        carried: Iterable[ScoredGroup] = (),
+        stop_after_groups: int = 0,
     ) -> list[ScoredGroup]:
         """Rolls out, scores and resamples one group per problem.
+
+        With `stop_after_groups` some groups come back without being complete: `resampled` is None, and `partial` has
+        what was generated.
 
         Args:
             problems: distinct problems of this step.
@@ -102,16 +126,20 @@ class GroupCollector:
             step: 0-based step of the stage; part of the seeds.
             round_number: 0, or the refill round.
             on_scored: told (scored, total) after each verdict.
+            carried: groups of earlier steps to go on with.
+            stop_after_groups: when the rollouts of so many groups have ended, the others are stopped; 0: never.
 
         Returns:
-            Groups in the order of `problems`.
+            Groups in the order of `carried` and `problems`.
 
         Raises:
             ServiceUnavailableError: a service stayed away.
         """
         place = f"{stage.name}/{step}" + (f"/{round_number}" if round_number else "")
-        groups = {f"{place}/{p.problem_id}": ScoredGroup(f"{place}/{p.problem_id}", p) for p in problems}
-        total = len(groups) * stage.rollouts_per_problem
+        groups = {group.group_id: group for group in carried}
+        groups |= {f"{place}/{p.problem_id}": ScoredGroup(f"{place}/{p.problem_id}", p) for p in problems}
+        requests = [request for group in groups.values() for request in _requests(group, stage)]
+        total = sum(request.samples for request in requests)
         seed = derive_seed(self._run_seed, "rollout", stage.name, step, round_number)
         scored = 0
 
@@ -130,7 +158,7 @@ class GroupCollector:
         pending: list[asyncio.Task[None]] = []
         try:
             async for trajectory in self._rollouts.generate_groups(
-                [_request(group, stage.rollouts_per_problem) for group in groups.values()],
+                requests,
                 SamplingSettings(temperature=stage.temperature, seed=seed, log_probs=True),
                 RolloutLimits(
                     max_turns=stage.max_turns,
@@ -138,9 +166,16 @@ class GroupCollector:
                     max_tool_output_tokens=self._tool.max_output_tokens,
                 ),
                 tool_settings(self._tool),
+                stop_after_groups=stop_after_groups,
             ):
                 if trajectory.group_id not in groups:
                     raise InfrastructureError(f"a rollout of {trajectory.group_id!r} came, which was not asked for")
+                partial = groups[trajectory.group_id].partial
+                if stop_after_groups and trajectory.end_reason is EndReason.CANCELLED:
+                    if trajectory.policy_tokens:
+                        partial[trajectory.sample_index] = trajectory
+                    continue
+                partial.pop(trajectory.sample_index, None)
                 pending.append(asyncio.ensure_future(score(groups[trajectory.group_id], trajectory)))
             await asyncio.gather(*pending)
         finally:
@@ -232,7 +267,14 @@ def step_figures(groups: Sequence[ScoredGroup]) -> dict[str, float]:
     }
 
 
-def _request(group: ScoredGroup, samples: int) -> ProblemRequest:
-    return ProblemRequest(
-        problem_id=group.problem.problem_id, group_id=group.group_id, prompt=group.problem.text, samples=samples
+def _requests(group: ScoredGroup, stage: Stage) -> list[ProblemRequest]:
+    """The rollouts that a group still lacks; one that has waited long enough is not stopped once more."""
+    whole = ProblemRequest(
+        problem_id=group.problem.problem_id,
+        group_id=group.group_id,
+        prompt=group.problem.text,
+        samples=stage.rollouts_per_problem,
+        partial=tuple(group.partial[index] for index in sorted(group.partial)),
+        must_finish=stage.partial is not None and group.carried >= stage.partial.max_steps,
     )
+    return requests_for(whole, [index for index in whole.sample_indices if index not in group.verdicts])

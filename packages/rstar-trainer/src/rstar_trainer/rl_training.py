@@ -11,6 +11,7 @@ from typing import Any, Protocol
 
 from rstar_model.trajectory import to_json_dict
 from rstar_protos.errors import ServiceUnavailableError, UserInputError
+from rstar_trainer.carried import CarriedGroups, partial_figures
 from rstar_trainer.checkpoint import RunState
 from rstar_trainer.data import ProblemSampler
 from rstar_trainer.learner_thread import LearnerThread
@@ -49,13 +50,18 @@ class StageTraining:
 
     def __init__(self, runner: StageContext, stage: Stage, sampler: ProblemSampler) -> None:
         self._runner, self._stage, self._sampler = runner, stage, sampler
+        self._carried = CarriedGroups(runner.context.folder.path, stage, runner.context.recipe.checkpoint)
 
     async def step(self) -> None:
         """One rollout step and its update; a step without any accepted group is counted, logged and skipped."""
         runner, stage = self._runner, self._stage
         number, started = runner.state.step, time.perf_counter()
         await runner.send_weights()
-        groups = await self._collect(number)
+        carried = self._continued(number)
+        held = sum(group.policy_tokens for group in carried)
+        everything = await (self._collect(number) if stage.partial is None else self._collect_some(number, carried))
+        generated = sum(group.policy_tokens for group in everything) - held
+        groups = [group for group in everything if group.resampled is not None]
         _check_scored(f"{stage.name} step {number + 1}", groups)
         rollout_seconds = time.perf_counter() - started
         sequences = training_sequences(groups, stage)
@@ -69,8 +75,14 @@ class StageTraining:
         else:
             runner.context.event(f"{stage.name} step {number + 1}: no group had unequal rewards; no update")
         self._write_trajectories(number, groups)
+        left = [group for group in everything if group.resampled is None]
+        if stage.partial is not None:
+            self._carried.write(number + 1, left)
+        version = runner.state.weight_version
         runner.advance(metrics.tokens if metrics else 0, updated=metrics is not None)
-        values = self._figures(groups, metrics, rate, rollout_seconds)
+        values = self._figures(groups, metrics, rate, rollout_seconds, generated)
+        if stage.partial is not None:
+            values |= partial_figures(groups, left, version)
         runner.context.log.log(
             "rl",
             global_step=runner.state.global_step,
@@ -100,10 +112,36 @@ class StageTraining:
                 break
         return groups
 
+    def _continued(self, number: int) -> list[ScoredGroup]:
+        """What the step before has stopped; a resumed run reads it from the run folder."""
+        if self._stage.partial is None or number == 0:
+            return []
+        carried = self._carried.read(number, self._runner.context.problems)
+        if carried.lost:
+            self._runner.context.event(f"{self._stage.name} step {number + 1}: {carried.lost}")
+        return carried.groups
+
+    async def _collect_some(self, number: int, carried: list[ScoredGroup]) -> list[ScoredGroup]:
+        """Groups of this step and others that have to go on; the stage's last step begins no more than it finishes."""
+        last = number + 1 == self._stage.steps
+        under_way = self._stage.problems_per_step if last else self._stage.problems_under_way
+        return await self._runner.collector.collect(
+            self._sampler.draw(max(0, under_way - len(carried))),
+            self._stage,
+            number,
+            on_scored=lambda done, total: self._runner.context.show_phase("rollout", done, total),
+            carried=carried,
+            stop_after_groups=0 if last else self._stage.problems_per_step,
+        )
+
     def _figures(
-        self, groups: list[ScoredGroup], metrics: UpdateMetrics | None, rate: float, rollout_seconds: float
+        self,
+        groups: list[ScoredGroup],
+        metrics: UpdateMetrics | None,
+        rate: float,
+        rollout_seconds: float,
+        generated: int,
     ) -> dict[str, float]:
-        generated = sum(t.policy_tokens for group in groups for t in group.trajectories.values())
         values = {
             **step_figures(groups),
             "learning_rate": rate,

@@ -1,5 +1,6 @@
 """What a stage accepts."""
 
+import re
 from typing import Any
 
 import pytest
@@ -77,3 +78,30 @@ def test_the_filter_looks_at_enough_problems_for_a_step() -> None:
 )
 def test_values_that_train_nothing_are_refused(change: dict[str, float]) -> None:
     assert next(iter(change)) in refused(**change)
+
+
+PARTIAL = {"partial": {"extra_problems": 2}, "loss": {"engine_ratio_cap": 2.0}}
+
+
+def test_partial_rollouts_are_off_by_default() -> None:
+    assert stage().partial is None
+    assert stage().problems_under_way == 6
+
+
+def test_partial_rollouts_have_more_problems_under_way_than_a_step_trains_on() -> None:
+    assert stage(**PARTIAL).problems_under_way == 8
+
+
+@pytest.mark.parametrize(
+    ("change", "told"),
+    [
+        ({"loss": {}}, "engine_ratio_cap"),
+        ({"refill_rounds": 1}, "refill_rounds"),
+        ({"partial": {"extra_problems": 0}}, "extra_problems"),
+        ({"partial": {"extra_problems": 2, "max_steps": 0}}, "max_steps"),
+        ({"data": "hard", "hard_filter": {"problems": 7}}, r"partial.extra_problems \(8\), not 7"),
+    ],
+    ids=str,
+)
+def test_what_partial_rollouts_do_not_go_with_is_refused(change: dict[str, Any], told: str) -> None:
+    assert re.search(told, refused(**{**PARTIAL, **change}))

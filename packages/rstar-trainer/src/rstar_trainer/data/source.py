@@ -36,9 +36,10 @@ def load_training_problems(recipe: Recipe) -> list[TrainProblem]:
     """
     problems = _load("data.train", recipe.data.train, "train", recipe.seed, recipe.integer_answers_only)
     for stage in recipe.stages:
-        if stage.problems_per_step > len(problems):
-            accepted = f"should be at most the {len(problems)} training problems"
-            raise UserInputError(f"stages.{stage.name}.problems_per_step", stage.problems_per_step, accepted)
+        if stage.problems_under_way > len(problems):
+            also = ", partial.extra_problems included" if stage.partial else ""
+            accepted = f"should be at most the {len(problems)} training problems{also}"
+            raise UserInputError(f"stages.{stage.name}.problems_per_step", stage.problems_under_way, accepted)
     return problems
 
 

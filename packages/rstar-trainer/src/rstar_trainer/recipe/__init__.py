@@ -21,7 +21,7 @@ from rstar_trainer.recipe.sections import (
     SftSettings,
     ToolSettings,
 )
-from rstar_trainer.recipe.stages import HardFilterSettings, LossSettings, RocSettings, Stage
+from rstar_trainer.recipe.stages import HardFilterSettings, LossSettings, PartialSettings, RocSettings, Stage
 
 __all__ = [
     "CheckpointSettings",
@@ -35,6 +35,7 @@ __all__ = [
     "LossSettings",
     "ModelSettings",
     "OptimizerSettings",
+    "PartialSettings",
     "Recipe",
     "RocSettings",
     "ServiceEndpoint",

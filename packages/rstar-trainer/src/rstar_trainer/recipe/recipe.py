@@ -110,10 +110,10 @@ class Recipe(Section):
     def _enough_problems(self) -> Self:
         train = self.data.train.count
         for stage in self.stages:
-            if 0 < train < stage.problems_per_step:
+            if 0 < train < stage.problems_under_way:
                 raise ValueError(
                     f"stages.{stage.name}.problems_per_step: should be at most data.train.count ({train}), "
-                    f"not {stage.problems_per_step}"
+                    f"not {stage.problems_under_way}" + (" with partial.extra_problems" if stage.partial else "")
                 )
         heldout = self.data.heldout.count
         if 0 < heldout < self.evaluation.problems:

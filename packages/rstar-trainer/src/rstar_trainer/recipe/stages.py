@@ -55,6 +55,23 @@ class RocSettings(Section):
     epsilon: float = Field(default=0.1, gt=0, description="positives are drawn with weight 1 / (p_total + epsilon)")
 
 
+class PartialSettings(Section):
+    """Partial rollouts: a step does not wait for its longest rollouts; the next one goes on with them.
+
+    Their first tokens are from an earlier policy. The loss corrects for that with `loss.engine_ratio_cap`: what the
+    engine recorded when it drew a token is compared with the policy that is trained.
+    """
+
+    extra_problems: int = Field(
+        ge=1,
+        description="problems under way beyond problems_per_step; when the rollouts of problems_per_step problems have "
+        "ended, the others are stopped and go on in the next step",
+    )
+    max_steps: int = Field(
+        default=1, ge=1, description="steps that may end without a problem once it is begun; then one waits for it"
+    )
+
+
 class Stage(Section):
     """One RL stage."""
 
@@ -79,6 +96,15 @@ class Stage(Section):
     refill_rounds: int = Field(
         default=0, ge=0, description="rounds in which rejected groups are replaced by groups of further problems"
     )
+
+    partial: PartialSettings | None = Field(
+        default=None, description="partial rollouts; none: a step waits for all of its rollouts"
+    )
+
+    @property
+    def problems_under_way(self) -> int:
+        """Most problems that are rolled out at once."""
+        return self.problems_per_step + (self.partial.extra_problems if self.partial else 0)
 
     @model_validator(mode="before")
     @classmethod
@@ -108,12 +134,21 @@ class Stage(Section):
             )
         if self.warmup_steps > self.steps:
             raise ValueError(f"warmup_steps of at most steps ({self.steps}), not {self.warmup_steps}")
+        if self.partial is not None and self.loss.engine_ratio_cap is None:
+            raise ValueError(
+                "loss.engine_ratio_cap, such as 2, with partial: tokens of earlier policies have to be weighted"
+            )
+        if self.partial is not None and self.refill_rounds:
+            raise ValueError(
+                f"refill_rounds = 0 with partial, not {self.refill_rounds}: problems are under way already"
+            )
         if self.data == "hard":
             if self.hard_filter is None:
                 raise ValueError('hard_filter settings (problems, samples) with data = "hard"')
-            if self.hard_filter.problems < self.problems_per_step:
+            if self.hard_filter.problems < self.problems_under_way:
+                under_way = "problems_per_step" + (" and partial.extra_problems" if self.partial else "")
                 raise ValueError(
-                    f"hard_filter.problems of at least problems_per_step ({self.problems_per_step}), "
+                    f"hard_filter.problems of at least {under_way} ({self.problems_under_way}), "
                     f"not {self.hard_filter.problems}"
                 )
         return self

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rstar_sandbox.tiers import FULL, NUMPY, STANDARD, modules_of_tier, tier_of_source, tiers_for
+from rstar_sandbox.tiers import FULL, NUMPY, STANDARD, SYMPY, modules_of_tier, tier_of_source, tiers_for
 
 WARM = ("numpy", "scipy", "sympy")
 
@@ -18,9 +18,12 @@ WARM = ("numpy", "scipy", "sympy")
         ("import math, os", STANDARD),
         ("import numpy as np", NUMPY),
         ("from numpy.linalg import inv", NUMPY),
-        ("import sympy", FULL),
+        ("import sympy", SYMPY),
+        ("from sympy import *\nsolve(symbols('x') - 1)", SYMPY),
+        ("import sympy\nimport numpy", FULL),
+        ("import sympy as sp\nf = sp.lambdify(x, x**2)", FULL),
         ("import numpy\nfrom scipy import stats", FULL),
-        ("__import__('sympy')", FULL),
+        ("__import__('sympy')", SYMPY),
         ("import numpy_financial", STANDARD),
         ("numpy = 5; print(numpy)", STANDARD),
     ],
@@ -41,5 +44,10 @@ def test_a_service_that_warms_nothing_has_one_tier() -> None:
 
 
 def test_tiers_grow() -> None:
-    assert [len(modules_of_tier(tier, WARM)) for tier in tiers_for(WARM)] == [0, 1, 3]
-    assert tiers_for(("sympy",)) == (STANDARD, FULL)
+    assert [len(modules_of_tier(tier, WARM)) for tier in tiers_for(WARM)] == [0, 1, 1, 3]
+
+
+def test_one_module_needs_no_full_tier() -> None:
+    assert tiers_for(("sympy",)) == (STANDARD, SYMPY)
+    assert tiers_for(("scipy",)) == (STANDARD, FULL)
+    assert tier_of_source("from sympy import lambdify", ("sympy",)) == SYMPY

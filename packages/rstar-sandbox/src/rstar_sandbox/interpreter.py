@@ -15,6 +15,8 @@ import signal
 import sys
 import threading
 
+from rstar_sandbox import hot
+
 __all__ = [
     "PROGRAM_NAME",
     "default_signals",
@@ -46,6 +48,7 @@ def prepare_interpreter(home: str, temporary: str) -> None:
     sys.path[0:1] = [home]
     atexit._clear()
     gc.collect()
+    hot.make_immortal()
     gc.freeze()
     gc.disable()  # a collection in the slot would touch, and so copy, the pages that its children share
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import marshal
 import socket
 import struct
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from typing import Any
 
 from rstar_sandbox.limits import Limits
@@ -39,7 +39,8 @@ class Job:
 
     def frame(self) -> dict[str, Any]:
         """The job as a frame."""
-        return {"kind": "job", **asdict(self)}
+        # Not `asdict`, which copies everything in it.
+        return {"kind": "job", **vars(self), "limits": vars(self.limits)}
 
     @classmethod
     def from_frame(cls, frame: dict[str, Any]) -> Job:
@@ -70,7 +71,7 @@ class Outcome:
     forked_ahead: bool = False
     """The child was ready when the job came, so that the fork was not waited for."""
     tier: str = ""
-    """The template that the child was forked from: "standard", "numpy" or "full"."""
+    """The template that the child was forked from: a name of `rstar_sandbox.tiers`."""
     leaked_processes: int = 0
     """Processes that the program left behind, found and killed."""
     isolation: str = ""
@@ -85,7 +86,7 @@ class Outcome:
 
     def frame(self) -> dict[str, Any]:
         """The outcome as a frame."""
-        return {"kind": "outcome", **asdict(self)}
+        return {"kind": "outcome", **vars(self)}
 
     @classmethod
     def from_frame(cls, frame: dict[str, Any]) -> Outcome:

@@ -23,11 +23,12 @@ import time
 from types import FrameType
 from typing import Any, NoReturn
 
-from rstar_sandbox import _linux, isolation
+from rstar_sandbox import _linux, hot, isolation
 from rstar_sandbox._cgroups import ControlGroups, SlotGroup, join
 from rstar_sandbox._memory import collapse
 from rstar_sandbox.folders import make_folder, remove_stale_folders
 from rstar_sandbox.probe import probe
+from rstar_sandbox.rehearsal import rehearse
 from rstar_sandbox.slot import Slot
 from rstar_sandbox.slot_loop import slot_main
 from rstar_sandbox.warmup import warm_up
@@ -180,6 +181,7 @@ class Zygote:
 def main(arguments: list[str]) -> None:
     """Warms up, says what there is, and serves."""
     control, settings = socket.socket(fileno=int(arguments[0])), json.loads(arguments[1])
+    os.environ.pop("LD_BIND_NOW", None)  # for this process, not for what programs start
     parent = settings["parent"]
     signal.signal(signal.SIGTERM, _end)
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C in a terminal is for the service, which ends us in order
@@ -195,7 +197,9 @@ def main(arguments: list[str]) -> None:
         started = time.monotonic()
         plan = isolation.Plan(**settings["plan"]) if settings["plan"] else probe(settings["level"])
         warmed = warm_up(settings["warm"])
+        rehearse(warmed)
         gc.collect()
+        hot.make_immortal()
         gc.freeze()
         collapse()
         ready = {"ready": True, "warmed": warmed, "plan": plan.to_dict(), "seconds": time.monotonic() - started}

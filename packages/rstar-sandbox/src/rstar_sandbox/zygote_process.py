@@ -128,4 +128,6 @@ def zygote_environment() -> dict[str, str]:
         "PYTHONHASHSEED": "0",
         "PYTHONDONTWRITEBYTECODE": "1",
         "PYTHONUTF8": "1",
+        # A function of the C library that is first called in a child would be looked up in every child anew.
+        "LD_BIND_NOW": "1",
     }

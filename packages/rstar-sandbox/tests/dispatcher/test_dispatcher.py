@@ -247,7 +247,7 @@ async def test_a_draining_node_gets_nothing_more() -> None:
     await call
 
 
-@pytest.mark.parametrize(("seconds", "expected"), [(0.001, 128 * 4), (0.02, 200), (10.0, 16 * 4)])
+@pytest.mark.parametrize(("seconds", "expected"), [(0.001, 128 * 4), (0.02, 200), (0.1, 40), (10.0, 16 * 4)])
 async def test_the_queue_is_as_long_as_is_worked_off_in_a_second(seconds: float, expected: int) -> None:
     dispatcher = Dispatcher()
     _attached(dispatcher, HeldNode(slots=4))

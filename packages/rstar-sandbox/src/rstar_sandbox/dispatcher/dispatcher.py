@@ -36,7 +36,9 @@ class DispatchSettings:
     queue_seconds: float = 1.0
     """A queue that is worked off so soon is empty again soon after an overload."""
     queue_per_slot: tuple[int, int] = (16, 128)
-    """The least and the most programs that may wait for each slot, however long programs take."""
+    """The least and the most programs that may wait for each slot; the least for programs of `long_seconds` and more,
+    who have to wait long anyway, and in proportion less for shorter ones, whose queue shall be gone in time."""
+    long_seconds: float = 0.25
     attempts: int = 5
     """Nodes that may die under one program before it is answered as unavailable."""
     patience_seconds: float = 120.0
@@ -109,8 +111,9 @@ class Dispatcher:
         if self.settings.queue_limit is not None:
             return self.settings.queue_limit
         slots = max(1, self._most_slots)
-        least, most = self.settings.queue_per_slot
+        least, most = map(float, self.settings.queue_per_slot)
         worked_off = self.settings.queue_seconds * slots / max(self._mean_seconds, 1e-6)
+        least *= min(1.0, self._mean_seconds / self.settings.long_seconds)
         return int(min(max(worked_off, least * slots), most * slots))
 
     # Nodes

@@ -65,3 +65,29 @@ def test_an_existing_target_is_left_alone(tmp_path: Path, model_folder: Path) ->
 def test_anything_else_is_the_users_error(tmp_path: Path) -> None:
     with pytest.raises(UserInputError, match="source"):
         convert(tmp_path, tmp_path / "out")
+
+
+def test_shards_need_their_base_and_are_refused_when_unreadable(tmp_path: Path, model_folder: Path) -> None:
+    shards = tmp_path / "checkpoint" / "shards" / "learner"
+    shards.mkdir(parents=True)
+    with pytest.raises(UserInputError, match="base"):
+        convert(tmp_path / "checkpoint", tmp_path / "out")
+    (shards / "mp_rank_00_model_states.pt").write_bytes(b"junk")
+    with pytest.raises(UserInputError, match="checkpoint"):
+        convert(tmp_path / "checkpoint", tmp_path / "out", base=model_folder)
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_module_written_without_zero_becomes_a_folder_that_loads(
+    tmp_path: Path, model_folder: Path, tiny_llama
+) -> None:
+    shards = tmp_path / "checkpoint" / "shards" / "learner"
+    shards.mkdir(parents=True)
+    with torch.no_grad():
+        for parameter in tiny_llama.parameters():
+            parameter.add_(0.5)
+    module = {f"model.{name}": value for name, value in tiny_llama.state_dict().items()}
+    torch.save({"module": module}, shards / "mp_rank_00_model_states.pt")
+    manifest = convert(tmp_path / "checkpoint", tmp_path / "out", base=model_folder)
+    assert manifest.checksum == checksum_of(tmp_path / "out") == state_checksum(model_tensors(tiny_llama))
+    assert load_tokenizer(tmp_path / "out").eos_ids

@@ -1,8 +1,9 @@
 """Other forms of a policy into an ordinary Hugging Face folder.
 
 Understood are: a Hugging Face folder (to change its dtype), a GGUF file of a Llama-type model, and a trainer's
-checkpoint, a folder with ``learner.pt`` that holds ``Policy.state_dict``. A checkpoint repeats neither configuration
-nor tokenizer, and one of adapters not the weights they adapt: all that comes from the folder the run started from.
+checkpoint: a folder with ``learner.pt`` that holds ``Policy.state_dict``, or with the shards of DeepSpeed ranks
+(zero_checkpoint.py). A checkpoint repeats neither configuration nor tokenizer, and one of adapters not the weights they
+adapt: all that comes from the folder the run started from.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from rstar_model.gguf_model import convert_gguf
 from rstar_model.lora import LoraSettings
 from rstar_model.policy import Policy
 from rstar_model.weights import WeightManifest, write_weights
+from rstar_model.zero_checkpoint import SHARDS, convert_shards, holds_shards
 from rstar_protos.errors import UserInputError
 
 __all__ = ["CHECKPOINT_FILE", "convert"]
@@ -49,16 +51,19 @@ def convert(
             return write_weights(Policy.load(scratch), target, 0, dtype)
         finally:
             shutil.rmtree(scratch, ignore_errors=True)
-    if (source / CHECKPOINT_FILE).is_file():
+    sharded = holds_shards(source)
+    if sharded or (source / CHECKPOINT_FILE).is_file():
         if base is None:
             raise UserInputError("--base", "none", "the model folder that the checkpoint's run started from")
+        if sharded:
+            return convert_shards(source, target, Path(base), dtype)
         return write_weights(_from_checkpoint(source, Path(base)), target, 0, dtype)
     if (source / "config.json").is_file():
         return write_weights(Policy.load(source), target, 0, dtype)
     raise UserInputError(
         "source",
         str(source),
-        f"a Hugging Face folder, a checkpoint folder with {CHECKPOINT_FILE}, or a .gguf file",
+        f"a Hugging Face folder, a checkpoint folder with {CHECKPOINT_FILE} or {SHARDS}, or a .gguf file",
     )
 
 

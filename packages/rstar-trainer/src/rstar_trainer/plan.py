@@ -12,6 +12,7 @@ from typing import Any
 from rstar_trainer.data import TrainProblem, fingerprint, load_heldout_problems, load_training_problems
 from rstar_trainer.model_shape import ModelShape, model_shape
 from rstar_trainer.preflight import check_files
+from rstar_trainer.rank_memory import RankMemory, rank_memory
 from rstar_trainer.recipe import Recipe, Stage
 
 __all__ = ["EvaluationPlan", "MemoryPlan", "Plan", "StagePlan", "make_plan"]
@@ -60,7 +61,8 @@ class MemoryPlan:
 
     parameters: int
     trainer_state: int
-    """fp32 parameters, gradients and both AdamW moments: 16 bytes a parameter; 4 for one that does not train."""
+    """fp32 parameters, gradients and both AdamW moments: 16 bytes a parameter; 4 for one that does not train. This and
+    the next three are 0 where the learner is on ranks."""
     checkpoint_copy: int
     """Parameters and moments that train, while a checkpoint is written: 12 bytes each."""
     trainer_activations: int
@@ -69,7 +71,10 @@ class MemoryPlan:
     engine_kv_cache: int
     """What max_batch sequences of max_model_len tokens need, at most kv_cache_gb."""
     total: int
+    """With what ranks need of this machine: all of it for CPU ranks under a Ray of their own, else the hosts' part."""
     machine: int | None
+    rank: RankMemory | None = None
+    """Of each rank, for a learner on DeepSpeed ranks."""
 
 
 @dataclass(frozen=True)
@@ -217,15 +222,28 @@ def _memory(recipe: Recipe, shape: ModelShape) -> MemoryPlan:
     # Layers differ in size; twice the hidden size on either side is about their mean.
     adapters = 0 if lora is None else lora.rank * len(lora.targets) * shape.layers * 4 * shape.hidden
     trained = shape.parameters if lora is None else adapters
-    parts = {
-        "trainer_state": (shape.parameters + adapters) * 4 + trained * 12,
-        "checkpoint_copy": trained * 12,
-        "trainer_activations": tokens * shape.hidden * layers * compute,
-        "trainer_logits": _LOGIT_CHUNK * shape.vocabulary * 4 * _LOGIT_COPIES,
+    activations = tokens * shape.hidden * layers * compute
+    logits = _LOGIT_CHUNK * shape.vocabulary * 4 * _LOGIT_COPIES
+    engine = {
         "engine_weights": shape.parameters * engine_bytes if embedded else 0,
         "engine_kv_cache": min(kv_wanted, int(recipe.engine.kv_cache_gb * 1e9)) if embedded else 0,
     }
-    return MemoryPlan(parameters=shape.parameters, **parts, total=sum(parts.values()), machine=_machine_memory())
+    learner, machine = recipe.learner, _machine_memory()
+    if learner.backend == "deepspeed":
+        rank = rank_memory(learner, shape, activations=activations, logits=logits)
+        elsewhere = dict.fromkeys(("trainer_state", "checkpoint_copy", "trainer_activations", "trainer_logits"), 0)
+        of_a_rank = rank.host + (0 if learner.gpus_per_rank else rank.device)
+        ranks_here = learner.ranks if learner.ray_address == "local" else 0
+        total = sum(engine.values()) + ranks_here * of_a_rank
+        return MemoryPlan(shape.parameters, **elsewhere, **engine, total=total, machine=machine, rank=rank)
+    parts = {
+        "trainer_state": (shape.parameters + adapters) * 4 + trained * 12,
+        "checkpoint_copy": trained * 12,
+        "trainer_activations": activations,
+        "trainer_logits": logits,
+        **engine,
+    }
+    return MemoryPlan(shape.parameters, **parts, total=sum(parts.values()), machine=machine, rank=None)
 
 
 def _machine_memory() -> int | None:

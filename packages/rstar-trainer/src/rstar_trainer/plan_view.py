@@ -4,6 +4,7 @@ from rich.console import Console
 from rich.table import Table
 
 from rstar_trainer.plan import MemoryPlan, Plan
+from rstar_trainer.rank_memory import RankMemory
 
 __all__ = ["print_plan"]
 
@@ -22,6 +23,8 @@ def print_plan(plan: Plan, console: Console) -> None:
     console.print(_stages(plan))
     console.print(_evaluations(plan))
     if plan.memory is not None:
+        if plan.memory.rank is not None:
+            console.print(_rank_memory(plan.memory.rank))
         console.print(_memory(plan.memory))
     totals = ", ".join(f"{name.replace('_', ' ')} {value:,}" for name, value in plan.totals.items())
     _line(console, f"in all: {totals}")
@@ -77,16 +80,37 @@ def _evaluations(plan: Plan) -> Table:
 
 def _memory(memory: MemoryPlan) -> Table:
     table = _table("memory", "part", "GB")
-    for name, size in (
+    trainer = (
         (f"trainer: fp32 weights, gradients, AdamW ({memory.parameters / 1e6:,.0f} M)", memory.trainer_state),
         ("trainer: activations of a micro-batch, estimated", memory.trainer_activations),
         ("trainer: copy while a checkpoint is written", memory.checkpoint_copy),
         ("trainer: one chunk of vocabulary logits", memory.trainer_logits),
+    )
+    for name, size in (
+        *(trainer if memory.rank is None else ()),
         ("engine: weights", memory.engine_weights),
         ("engine: KV cache, at most", memory.engine_kv_cache),
-        ("total", memory.total),
+        ("total" if memory.rank is None else "total, with the ranks' share of this machine", memory.total),
     ):
         table.add_row(name, f"{size / 1e9:.2f}")
     if memory.machine is not None:
         table.add_row("this machine has", f"{memory.machine / 1e9:.2f}", style="dim")
+    return table
+
+
+def _rank_memory(rank: RankMemory) -> Table:
+    table = _table(f"memory of each of {rank.ranks} ranks, ZeRO stage {rank.zero_stage}", "part", "GB")
+    for name, size in (
+        ("parameters", rank.parameters),
+        ("parameters gathered while in use", rank.gathered),
+        ("gradients, float32", rank.gradients),
+        ("buckets in which gradients are reduced", rank.reduce_buckets),
+        ("optimizer: moments and float32 masters", rank.optimizer),
+        ("activations of a micro-batch, estimated", rank.activations),
+        ("one chunk of vocabulary logits", rank.logits),
+        ("in all", rank.device),
+    ):
+        table.add_row(name, f"{size / 1e9:.2f}")
+    if rank.host:
+        table.add_row("on the host: optimizer and its gradients", f"{rank.host / 1e9:.2f}")
     return table

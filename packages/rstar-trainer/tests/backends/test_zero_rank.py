@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import socket
 import subprocess
 import sys
@@ -14,6 +15,12 @@ from typing import Any
 import pytest
 
 pytest.importorskip("deepspeed")
+
+from safetensors.torch import load_file
+
+from rstar_model.convert import convert
+from rstar_model.weights import state_checksum
+from rstar_protos.errors import UserInputError
 
 pytestmark = [pytest.mark.heavy, pytest.mark.timeout(1800)]
 
@@ -85,8 +92,9 @@ def results(request: pytest.FixtureRequest, model: Path, tmp_path_factory: pytes
 
 @pytest.fixture(scope="module")
 def resumable(model: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
-    """On two ranks: every stage and the other variants, each resumed from its shards."""
-    return run_ranks(2, model, tmp_path_factory.mktemp("ranks"), [*STAGES, *OTHERS], "60", "resume")
+    """On two ranks: every stage and the other variants, each resumed from its shards; "folder": where they are."""
+    folder = tmp_path_factory.mktemp("ranks")
+    return {**run_ranks(2, model, folder, [*STAGES, *OTHERS], "60", "resume"), "folder": folder}
 
 
 @pytest.mark.parametrize("stage", STAGES)
@@ -135,3 +143,35 @@ def test_bfloat16_parameters_have_float32_masters(resumable: dict[str, Any], var
 def test_a_resumed_learner_continues_bit_for_bit(resumable: dict[str, Any], variant: str) -> None:
     went_on, resumed = resumable[variant]["resumed"]
     assert went_on == resumed != ""
+
+
+@pytest.mark.parametrize("variant", [*STAGES, *OTHERS])
+def test_shards_are_converted_to_the_policy_that_the_ranks_export(
+    resumable: dict[str, Any], model: Path, tmp_path: Path, variant: str
+) -> None:
+    """Bit for bit, in a process that is no rank."""
+    folder = resumable["folder"]
+    (tmp_path / "shards").symlink_to(folder / f"shards-{variant}")
+    manifest = convert(tmp_path, tmp_path / "out", base=model)
+    found, expected = (
+        load_file(each / "model.safetensors") for each in (tmp_path / "out", folder / f"export-{variant}")
+    )
+    assert found.keys() == expected.keys()
+    assert all((found[name] == tensor).all() for name, tensor in expected.items())
+    assert manifest.checksum == state_checksum(found)
+
+
+def test_shards_of_a_rank_that_are_missing_or_of_another_model_are_the_users_error(
+    resumable: dict[str, Any], model: Path, tmp_path: Path
+) -> None:
+    checkpoint = tmp_path / "checkpoint"
+    shutil.copytree(resumable["folder"] / "shards-3", checkpoint / "shards")
+    other = json.loads((model / "config.json").read_text())
+    (tmp_path / "other").mkdir()
+    (tmp_path / "other" / "config.json").write_text(json.dumps({**other, "vocab_size": 98}))
+    with pytest.raises(UserInputError, match=r"checkpoint.*embed_tokens.*shape \(97, 32\) instead of \(98, 32\)"):
+        convert(checkpoint, tmp_path / "out", base=tmp_path / "other")
+    (checkpoint / "shards" / "learner" / "zero_pp_rank_1_mp_rank_00_optim_states.pt").unlink()
+    with pytest.raises(UserInputError, match=r"checkpoint.*the shards of all ranks"):
+        convert(checkpoint, tmp_path / "out", base=model)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["checkpoint", "other"]

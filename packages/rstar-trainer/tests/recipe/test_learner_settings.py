@@ -25,6 +25,7 @@ def test_ranks_are_taken_from_the_command_line() -> None:
         (["learner.ranks=2"], 'backend = "deepspeed" with more than one rank'),
         (["learner.backend=deepspeed", "learner.zero_stage=4"], "learner.zero_stage"),
         (["learner.backend=deepspeed", "learner.zero_stage=0", "learner.cpu_offload=true"], "zero_stage of at least 1"),
+        (["learner.backend=deepspeed", "learner.zero_stage=0", "learner.dtype=bfloat16"], "zero_stage of at least 1"),
         (["learner.backend=megatron"], "learner.backend"),
         (["learner.gpus_per_rank=2"], "learner.gpus_per_rank"),
     ],

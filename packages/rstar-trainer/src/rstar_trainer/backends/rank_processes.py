@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import socket
 import time
 from collections.abc import Sequence
 from pathlib import Path
@@ -93,18 +92,20 @@ class RankProcesses:
             )
         actor = _actor_class()
         for number in range(settings.ranks):
-            place = PlacementGroupSchedulingStrategy(self._group, placement_group_bundle_index=number)
+            bundle_place = PlacementGroupSchedulingStrategy(self._group, placement_group_bundle_index=number)
             self._ranks.append(
                 actor.options(
                     num_cpus=settings.cpus_per_rank,
                     num_gpus=settings.gpus_per_rank,
-                    scheduling_strategy=place,
+                    scheduling_strategy=bundle_place,
                     max_restarts=0,
                     runtime_env={"env_vars": _environment(settings, number)},
                 ).remote()
             )
-        address, port = self._wait([self._ranks[0].meeting_place.remote()], "the start of rank 0", _START_SECONDS)[0]
-        starts = [rank.begin.remote(rank_settings, address, port) for rank in self._ranks]
+        meeting = settings.ranks, settings.patience_seconds
+        place = self._ranks[0].meeting_place.remote(*meeting)
+        address, port = self._wait([place], "the start of rank 0", _START_SECONDS)[0]
+        starts = [rank.begin.remote(rank_settings, address, port, *meeting) for rank in self._ranks]
         self._wait(starts, "the start of the ranks", _START_SECONDS)
 
     def _wait(self, answers: Sequence[Any], what: str, seconds: float | None = None) -> list[Any]:
@@ -226,17 +227,23 @@ def _actor_class() -> Any:
     class RankActor:
         """A `ZeroRank` in a process of its own."""
 
-        def meeting_place(self) -> tuple[str, int]:
-            """Address of this node and a free port."""
-            address = ray.util.get_node_ip_address()  # type: ignore[no-untyped-call]  # as above
-            with socket.create_server((address, 0)) as probe:
-                return address, int(probe.getsockname()[1])
+        def meeting_place(self, ranks: int, seconds: float) -> tuple[str, int]:
+            """Opens the store that all ranks meet at; address of this node, and its port."""
+            from rstar_trainer.backends.meeting import open_meeting
 
-        def begin(self, rank_settings: Any, address: str, port: int) -> None:
+            address = ray.util.get_node_ip_address()  # type: ignore[no-untyped-call]  # as above
+            self._store = open_meeting(address, ranks, seconds)
+            return address, self._store.port
+
+        def begin(self, rank_settings: Any, address: str, port: int, ranks: int, seconds: float) -> None:
+            # DeepSpeed wants them set, also where it is given a store.
             os.environ.update(MASTER_ADDR=address, MASTER_PORT=str(port))
+            from rstar_trainer.backends.meeting import join_meeting
             from rstar_trainer.backends.zero_rank import ZeroRank
 
-            self._rank = ZeroRank(rank_settings)
+            if os.environ["RANK"] != "0":
+                self._store = join_meeting(address, port, ranks, seconds)
+            self._rank = ZeroRank(rank_settings, self._store)
 
         def supervised_update(self, *arguments: Any) -> Any:
             return self._rank.supervised_update(*arguments)

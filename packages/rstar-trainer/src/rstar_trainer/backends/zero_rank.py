@@ -66,16 +66,19 @@ class ZeroRank:
 
     Args:
         settings: the same for all ranks. `RANK`, `LOCAL_RANK`, `WORLD_SIZE`, `MASTER_ADDR` and `MASTER_PORT` are set.
+        store: of torch.distributed, where the ranks meet; None: rank 0 opens one at that address and port.
     """
 
-    def __init__(self, settings: RankSettings) -> None:
+    def __init__(self, settings: RankSettings, store: Any = None) -> None:
         self._settings = settings
         on_gpu = torch.cuda.is_available()
         # Its collectives over shared memory, for the CPU, would have to be compiled first.
         deepspeed.ops.__compatible_ops__["deepspeed_shm_comm"] = False
-        deepspeed.init_distributed(
-            "nccl" if on_gpu else "gloo", timeout=timedelta(seconds=settings.learner.patience_seconds)
-        )
+        backend, patience = "nccl" if on_gpu else "gloo", timedelta(seconds=settings.learner.patience_seconds)
+        if store is not None:  # DeepSpeed takes over the group that is there
+            rank, ranks = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
+            dist.init_process_group(backend, store=store, rank=rank, world_size=ranks, timeout=patience)
+        deepspeed.init_distributed(backend, timeout=patience)
         if settings.model.threads:
             torch.set_num_threads(settings.model.threads)
         torch.manual_seed(settings.seed)

@@ -45,4 +45,8 @@ class LearnerSettings(Section):
             raise ValueError(f'backend = "deepspeed" with more than one rank, not "torch" with ranks = {self.ranks}')
         if self.cpu_offload and self.zero_stage == 0:
             raise ValueError("zero_stage of at least 1 with cpu_offload, not 0")
+        if self.backend == "deepspeed" and self.dtype == "bfloat16" and self.zero_stage == 0:
+            raise ValueError(
+                'zero_stage of at least 1 with dtype = "bfloat16", not 0: masters need an optimizer of ZeRO'
+            )
         return self

@@ -34,7 +34,7 @@ def test_a_skip_outside_the_allow_list_is_a_problem() -> None:
 
 
 def test_the_reason_of_a_skipped_module_is_in_the_text() -> None:
-    module = '<skipped message="collection skipped">(\'t.py\', 3, \'Skipped: {}\')</skipped>'
+    module = "<skipped message=\"collection skipped\">('t.py', 3, 'Skipped: {}')</skipped>"
     assert not summarize([("a.xml", report("", module.format("needs a GPU")))], ALLOWED).problems
     assert summarize([("a.xml", report("", module.format("not today")))], ALLOWED).problems
 

@@ -189,7 +189,8 @@ def test_a_program_cannot_put_off_its_timeout_by_ignoring_signals(sandbox: Sandb
 def test_the_cpu_limit_is_a_timeout_too(sandbox: Sandbox) -> None:
     result = sandbox.run("while True: pass", limits=Limits(wall_seconds=60, cpu_seconds=1))
     assert result.status is Status.TIMEOUT
-    assert result.cpu_seconds >= 0.9
+    # The limit counts from the process's start, the result from the program's.
+    assert 0.5 <= result.cpu_seconds < 10
 
 
 def test_catching_everything_does_not_keep_a_program_alive(sandbox: Sandbox) -> None:

@@ -86,8 +86,8 @@ _FAIR_SHARE = 0.25
 
 
 class _Worker:
-    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, pid: int) -> None:
-        self.reader, self.writer, self.pid = reader, writer, pid
+    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, pid: int, zygote: Zygote) -> None:
+        self.reader, self.writer, self.pid, self.zygote = reader, writer, pid, zygote
         # CPU time that it had used when its last job ended.
         self.cpu_seconds = 0.0
         self.pidfd = os.pidfd_open(pid) if hasattr(os, "pidfd_open") else -1
@@ -234,8 +234,8 @@ class WorkerPool:
                     worker = await asyncio.wait_for(self._idle.get(), 0.5)
                 except asyncio.TimeoutError:
                     continue
-            if worker.reader.at_eof():
-                # Killed while it was idle: nothing was lost.
+            if worker.reader.at_eof() or not worker.zygote.alive:
+                # Killed while it was idle, or about to be, as all workers of a zygote that ended: nothing was lost.
                 self._retire(worker)
                 continue
             return worker
@@ -252,14 +252,9 @@ class WorkerPool:
                     return Reply(ReplyKind(body["kind"]), body)
                 progress.gold_problem = body["problem"]
         except (OSError, asyncio.IncompleteReadError):
-            number = await self._signal_of(worker)
+            number = await worker.zygote.exit_signal(worker.pid, _EXIT_REPORT_SECONDS)
             kind = ReplyKind.FAULT if number in _FAULTS else ReplyKind.LOST
             return Reply(kind, {"signal": number})
-
-    async def _signal_of(self, worker: _Worker) -> int | None:
-        if self._zygote is None:
-            return None
-        return await self._zygote.exit_signal(worker.pid, _EXIT_REPORT_SECONDS)
 
     def _retire(self, worker: _Worker) -> None:
         self._workers.discard(worker)
@@ -298,7 +293,7 @@ class WorkerPool:
         try:
             header = await asyncio.wait_for(reader.readexactly(_wire.HEADER.size), self.settings.start_seconds)
             hello = json.loads(await reader.readexactly(_wire.HEADER.unpack(header)[0]))
-            worker = _Worker(reader, writer, hello["pid"])
+            worker = _Worker(reader, writer, hello["pid"], zygote)
         except BaseException:
             writer.close()
             raise

@@ -4,21 +4,23 @@ from __future__ import annotations
 
 import importlib.util
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
+from rstar_model.tools import PYTHON_TOOL
 from rstar_model.trajectory import read_trajectories
-from rstar_model.types import EndReason
+from rstar_model.types import EndReason, SpanKind
 
 needs_sandbox = pytest.mark.skipif(
     importlib.util.find_spec("rstar_sandbox") is None, reason="rstar-sandbox is not installed"
 )
 
 
-def cli(*arguments: object, stdin: str = "", timeout: float = 300) -> subprocess.CompletedProcess[str]:
+def cli(*arguments: object, stdin: str = "", timeout: float = 300, path: str = "") -> subprocess.CompletedProcess[str]:
     return subprocess.run(
         [sys.executable, "-m", "rstar_rollout", *map(str, arguments)],
         input=stdin,
@@ -26,7 +28,25 @@ def cli(*arguments: object, stdin: str = "", timeout: float = 300) -> subprocess
         text=True,
         timeout=timeout,
         check=False,
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, [path, os.environ.get("PYTHONPATH")]))},
     )
+
+
+@pytest.fixture
+def adder(tmp_path: Path) -> str:
+    """A folder with an installed package that registers a tool."""
+    folder = tmp_path / "site"
+    (folder / "adder-1.dist-info").mkdir(parents=True)
+    (folder / "adder-1.dist-info" / "METADATA").write_text("Metadata-Version: 2.1\nName: adder\nVersion: 1\n")
+    (folder / "adder-1.dist-info" / "entry_points.txt").write_text("[rstar_rollout.tools]\nadder = adder:make\n")
+    (folder / "adder.py").write_text(
+        "from rstar_model.tools import ToolSpec\n"
+        "from rstar_rollout.tools import FunctionTool\n"
+        "async def add(a, b): return str(a + b)\n"
+        "SCHEMA = {'type': 'object', 'properties': {'a': {'type': 'integer'}, 'b': {'type': 'integer'}}}\n"
+        "def make(context): return FunctionTool(ToolSpec('adder', 'Adds two numbers.', SCHEMA), add)\n"
+    )
+    return str(folder)
 
 
 @pytest.fixture
@@ -60,6 +80,31 @@ def test_generate_with_an_embedded_sandbox(tiny_model: Path, problems: Path, tmp
     assert done.returncode == 0, done.stderr
     ends = {t.end_reason for t in read_trajectories(out)}
     assert ends <= {EndReason.ANSWERED, EndReason.TRUNCATED}
+
+
+def test_generate_offers_the_tools_that_are_named(tiny_model: Path, problems: Path, tmp_path: Path, adder: str):
+    out = tmp_path / "out.jsonl"
+    done = cli(
+        *("generate", "--model", tiny_model, "--problems", problems, "--out", out, "--sandbox", "none"),
+        *("--tool", "adder", "--max-response-tokens", 5, "--threads", 1),
+        path=adder,
+    )
+    assert done.returncode == 0, done.stderr
+    for trajectory in read_trajectories(out):
+        prompt = "".join(segment.text for segment in trajectory.segments if segment.kind is SpanKind.PROMPT)
+        assert "Adds two numbers." in prompt
+        assert PYTHON_TOOL.name not in prompt
+
+
+@pytest.mark.parametrize("command", ["generate", "chat"])
+@pytest.mark.parametrize(("tool", "words"), [("adder", "one of python"), ("python", "SandboxService")])
+def test_tool_that_cannot_be_had_is_a_one_line_error(
+    tiny_model: Path, problems: Path, tmp_path: Path, command: str, tool: str, words: str
+):
+    files = ("--problems", problems, "--out", tmp_path / "o") if command == "generate" else ()
+    done = cli(command, "--model", tiny_model, *files, "--sandbox", "none", "--tool", tool)
+    assert (done.returncode, done.stderr.count("\n")) == (2, 1)
+    assert words in done.stderr
 
 
 def test_chat_answers_piped_lines(tiny_model: Path):

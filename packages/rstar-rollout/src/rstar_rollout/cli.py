@@ -3,13 +3,32 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
+from collections.abc import Iterator
+from dataclasses import asdict
 from pathlib import Path
-from typing import Annotated, Optional
+from typing import TYPE_CHECKING, Annotated, Optional
 
 import typer
 
 from rstar_protos.cli import run
-from rstar_protos.service import ClientSecurity, read_token, serve_settings
+from rstar_protos.service import ClientSecurity, read_token
+from rstar_rollout.cli_options import (
+    BatchOptions,
+    ModelOptions,
+    OptionalFloat,
+    OptionalInt,
+    OptionalInts,
+    OptionalPath,
+    OptionalStrings,
+    SamplingOptions,
+    ServiceOptions,
+    with_option_groups,
+)
+from rstar_rollout.limits import RolloutLimits, ToolSettings
+
+if TYPE_CHECKING:
+    from rstar_rollout.serving import EngineOptions, RolloutOptions
 
 __all__ = ["app", "main"]
 
@@ -21,125 +40,53 @@ app = typer.Typer(
     add_completion=False,
 )
 
-# typer on Python 3.10 reads Optional, not X | None, in annotations that are strings.
-OptionalPath = Optional[Path]  # noqa: UP045
-OptionalInt = Optional[int]  # noqa: UP045
-OptionalFloat = Optional[float]  # noqa: UP045
-OptionalStrings = Optional[list[str]]  # noqa: UP045
-OptionalInts = Optional[list[int]]  # noqa: UP045
-
-Listen = Annotated[str, typer.Option(help="unix:/path or host:port; port 0: any free one.")]
 Tls = Annotated[OptionalPath, typer.Option(help="PEM file.")]
-TokenFile = Annotated[OptionalPath, typer.Option(help="File whose first line is the bearer token.")]
-MetricsPort = Annotated[OptionalInt, typer.Option(help="Loopback port for Prometheus.")]
-WatchParent = Annotated[bool, typer.Option("--watch-parent", help="End when standard input ends.")]
-Model = Annotated[Path, typer.Option(help="Hugging Face model folder.")]
-EngineType = Annotated[str, typer.Option(help="transformers (embedded default), vllm, or endpoint.")]
-Engines = Annotated[int, typer.Option(help="Engines, each with accelerators and KV cache of its own.")]
-Scheduler = Annotated[
-    str,
-    typer.Option(
-        help="Who gets which engine: kv_balanced (worst case), kv_learned (lengths seen), least_in_flight or static."
-    ),
-]
-Endpoint = Annotated[
-    OptionalStrings, typer.Option(help="Completions API for --engine endpoint; may be repeated, one engine each.")
-]
-EndpointKeyFile = Annotated[
-    OptionalPath, typer.Option(help="File whose first line is the API key that endpoints are sent.")
-]
-Sandbox = Annotated[str, typer.Option(help="SandboxService endpoint; embedded: start one; none: no tools.")]
-Format = Annotated[str, typer.Option(help="Chat format: a name or a .toml file.")]
-Dtype = Annotated[str, typer.Option(help="bfloat16 or float32.")]
-Deterministic = Annotated[
-    bool, typer.Option("--deterministic/--no-deterministic", help="Lockstep rounds, bit-equal from run to run.")
-]
-Threads = Annotated[OptionalInt, typer.Option(help="CPU threads of the model; none: torch's choice.")]
-MaxBatch = Annotated[int, typer.Option(help="Sequences generated at once.")]
-KvGib = Annotated[
-    OptionalFloat, typer.Option(help="Memory for the KV cache of running sequences, GiB; none: 3, or vLLM's choice.")
-]
-Device = Annotated[str, typer.Option(help="torch device of the transformers engine.")]
-
-Temperature = Annotated[float, typer.Option(help="Sampling temperature; 0: greedy.")]
-TopP = Annotated[float, typer.Option(help="Nucleus sampling; 1: off.")]
-TopK = Annotated[int, typer.Option(help="Top-k sampling; 0: off.")]
-Seed = Annotated[int, typer.Option(help="Seed of the sampling noise.")]
-MaxTurns = Annotated[int, typer.Option(help="Assistant turns of a rollout.")]
-ToolSeconds = Annotated[float, typer.Option(help="Wall clock limit of a tool call, seconds.")]
+Sandbox = Annotated[str, typer.Option(help="SandboxService endpoint; embedded: start one; none: no Python tool.")]
+_CHAT_SAMPLING = SamplingOptions(temperature=0.6)
 
 
 @app.command()
+@with_option_groups
 def serve(
-    model: Model,
-    listen: Listen = "127.0.0.1:7103",
-    tls_cert: Tls = None,
-    tls_key: Tls = None,
-    tls_client_ca: Tls = None,
-    token_file: TokenFile = None,
-    metrics_port: MetricsPort = None,
-    watch_parent: WatchParent = False,
-    engine: EngineType = "transformers",
+    model: ModelOptions,
+    batch: BatchOptions,
+    service: ServiceOptions = ServiceOptions(listen="127.0.0.1:7103"),  # noqa: B008  frozen
     sandbox: Annotated[str, typer.Option(help="SandboxService endpoint, or none.")] = "none",
-    tool: Annotated[
-        OptionalStrings, typer.Option(help="A registered tool, may be repeated; none: python where there is a sandbox.")
-    ] = None,
-    sandbox_token_file: TokenFile = None,
+    sandbox_token_file: Annotated[OptionalPath, typer.Option(help="As --token-file, for the sandbox.")] = None,
     sandbox_ca: Tls = None,
     sandbox_cert: Tls = None,
     sandbox_key: Tls = None,
-    chat_format: Format = "rstar",
-    dtype: Dtype = "bfloat16",
-    deterministic: Deterministic = True,
-    threads: Threads = None,
-    max_batch: MaxBatch = 96,
-    kv_gib: KvGib = None,
-    device: Device = "cpu",
     max_model_tokens: Annotated[OptionalInt, typer.Option(help="Longest sequence; none: the model's own.")] = None,
     tensor_parallel: Annotated[int, typer.Option(help="vLLM: GPUs per engine.")] = 1,
-    engines: Engines = 1,
-    scheduler: Scheduler = "kv_balanced",
-    endpoint: Endpoint = None,
-    endpoint_key_file: EndpointKeyFile = None,
     sleep_level: Annotated[
         OptionalInt, typer.Option(help="vLLM: 1, sleep moves weights to the host; 2, drops them; none: never sleeps.")
     ] = None,
     transfer_backend: Annotated[
-        Optional[str],  # noqa: UP045  typer on Python 3.10, as above
+        Optional[str],  # noqa: UP045  typer on Python 3.10 reads it, not X | None, in strings
         typer.Option(help="vLLM's weight transfer backend, such as nccl; none: files."),
     ] = None,
     max_tool_calls: Annotated[int, typer.Option(help="Tool calls in flight at once.")] = 64,
     tool_patience: Annotated[float, typer.Option(help="Seconds to go on trying while the sandbox is away.")] = 60.0,
 ) -> None:
     """Serve RolloutService over gRPC until stopped."""
-    from rstar_rollout.serving import EngineOptions, RolloutOptions, serve_rollout
+    from rstar_rollout.serving import RolloutOptions, serve_rollout
 
-    settings = serve_settings(listen, tls_cert, tls_key, tls_client_ca, token_file, metrics_port, watch_parent)
+    settings = service.settings()
     security = ClientSecurity(
         sandbox_ca, sandbox_cert, sandbox_key, read_token(sandbox_token_file, "--sandbox-token-file")
     )
     options = RolloutOptions(
-        model=model,
-        engine=EngineOptions(
-            engine,
-            dtype,
-            deterministic,
-            threads,
-            max_batch,
-            kv_gib,
-            device,
-            max_model_tokens,
-            tensor_parallel,
-            engines,
-            scheduler,
-            tuple(endpoint or ()),
-            read_token(endpoint_key_file, "--endpoint-key-file"),
-            sleep_level,
-            transfer_backend,
+        model=model.model,
+        engine=model.engine_options(
+            **asdict(batch),
+            max_model_tokens=max_model_tokens,
+            tensor_parallel=tensor_parallel,
+            sleep_level=sleep_level,
+            transfer_backend=transfer_backend,
         ),
-        chat_format=chat_format,
+        chat_format=model.chat_format,
         sandbox=None if sandbox in ("", "none") else sandbox,
-        tools=tuple(tool) if tool else None,
+        tools=model.tools,
         sandbox_security=security,
         tool_patience_seconds=tool_patience,
         max_tool_calls=max_tool_calls,
@@ -148,130 +95,74 @@ def serve(
 
 
 @app.command(name="serve-sampling")
+@with_option_groups
 def serve_sampling(
-    listen: Listen = "127.0.0.1:7104",
-    tls_cert: Tls = None,
-    tls_key: Tls = None,
-    tls_client_ca: Tls = None,
-    token_file: TokenFile = None,
-    metrics_port: MetricsPort = None,
-    watch_parent: WatchParent = False,
+    service: ServiceOptions = ServiceOptions(listen="127.0.0.1:7104"),  # noqa: B008  frozen
 ) -> None:
     """Serve SamplingService (Resample-on-Correct) over gRPC until stopped."""
     from rstar_rollout.serving import serve_sampling as serve_service
 
-    settings = serve_settings(listen, tls_cert, tls_key, tls_client_ca, token_file, metrics_port, watch_parent)
-    asyncio.run(serve_service(settings))
+    asyncio.run(serve_service(service.settings()))
 
 
 @app.command()
+@with_option_groups
 def generate(
-    model: Model,
+    model: ModelOptions,
     problems: Annotated[Path, typer.Option(help='JSONL, {"problem": ..., "problem_id": ...} a line.')],
     out: Annotated[Path, typer.Option(help="JSONL of trajectories to write.")],
+    sampling: SamplingOptions,
+    batch: BatchOptions,
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace an existing output file.")] = False,
     samples: Annotated[int, typer.Option(help="Rollouts per problem.")] = 1,
-    temperature: Temperature = 1.0,
-    top_p: TopP = 1.0,
-    top_k: TopK = 0,
-    seed: Seed = 0,
-    max_turns: MaxTurns = 10,
     max_response_tokens: Annotated[int, typer.Option(help="Tokens after the prompt.")] = 8192,
     max_tool_output_tokens: Annotated[int, typer.Option(help="Of one tool response; 0: no limit.")] = 1024,
-    tool_seconds: ToolSeconds = 5.0,
     sandbox: Sandbox = "embedded",
-    engine: EngineType = "transformers",
-    chat_format: Format = "rstar",
-    dtype: Dtype = "bfloat16",
-    deterministic: Deterministic = True,
-    threads: Threads = None,
-    max_batch: MaxBatch = 96,
-    kv_gib: KvGib = None,
-    device: Device = "cpu",
-    engines: Engines = 1,
-    scheduler: Scheduler = "kv_balanced",
-    endpoint: Endpoint = None,
-    endpoint_key_file: EndpointKeyFile = None,
 ) -> None:
     """Make trajectories for a file of problems."""
-    from rstar_rollout.embedded_sandbox import sandbox_endpoint
     from rstar_rollout.generate import GenerateJob, read_problems
     from rstar_rollout.generate import generate as run_job
-    from rstar_rollout.limits import RolloutLimits, SamplingSettings, ToolSettings
-    from rstar_rollout.serving import EngineOptions, RolloutOptions
 
     job = GenerateJob(
         problems=problems,
         out=out,
         samples=samples,
-        sampling=SamplingSettings(temperature, top_p, top_k, seed),
-        limits=RolloutLimits(max_turns, max_response_tokens, max_tool_output_tokens=max_tool_output_tokens),
-        tools=ToolSettings(sandbox != "none", tool_seconds),
+        sampling=sampling.settings(),
+        limits=RolloutLimits(sampling.max_turns, max_response_tokens, max_tool_output_tokens=max_tool_output_tokens),
+        tools=ToolSettings(wall_seconds=sampling.tool_seconds),  # where there are none, none are offered
         overwrite=overwrite,
     )
     read_problems(problems, samples)  # a bad file is refused before a sandbox is started
-    options = EngineOptions(
-        engine,
-        dtype,
-        deterministic,
-        threads,
-        max_batch,
-        kv_gib,
-        device,
-        engines=engines,
-        scheduler=scheduler,
-        endpoints=tuple(endpoint or ()),
-        api_key=read_token(endpoint_key_file, "--endpoint-key-file"),
-    )
-    with sandbox_endpoint(sandbox) as sandbox_address:
-        asyncio.run(run_job(RolloutOptions(model, options, chat_format, sandbox_address), job))
+    with _with_sandbox(model, sandbox, model.engine_options(**asdict(batch))) as options:
+        asyncio.run(run_job(options, job))
 
 
 @app.command()
+@with_option_groups
 def chat(
-    model: Model,
-    temperature: Temperature = 0.6,
-    top_p: TopP = 1.0,
-    top_k: TopK = 0,
-    seed: Seed = 0,
-    max_turns: MaxTurns = 10,
+    model: ModelOptions,
+    sampling: SamplingOptions = _CHAT_SAMPLING,
     max_new_tokens: Annotated[int, typer.Option(help="Of one turn.")] = 1024,
-    tool_seconds: ToolSeconds = 5.0,
     sandbox: Sandbox = "embedded",
-    engine: EngineType = "transformers",
-    chat_format: Format = "rstar",
-    dtype: Dtype = "bfloat16",
-    threads: Threads = None,
-    device: Device = "cpu",
-    endpoint: Endpoint = None,
-    endpoint_key_file: EndpointKeyFile = None,
 ) -> None:
     """Talk to a policy; its tool calls and their results are shown. Reads lines when input is piped."""
     from rstar_rollout.chat import chat as run_chat
-    from rstar_rollout.embedded_sandbox import sandbox_endpoint
-    from rstar_rollout.limits import SamplingSettings, ToolSettings
-    from rstar_rollout.serving import EngineOptions, RolloutOptions
 
-    sampling = SamplingSettings(temperature, top_p, top_k, seed)
-    options = EngineOptions(
-        type=engine,
-        dtype=dtype,
-        threads=threads,
-        max_batch=1,
-        device=device,
-        endpoints=tuple(endpoint or ()),
-        api_key=read_token(endpoint_key_file, "--endpoint-key-file"),
-    )
-    with sandbox_endpoint(sandbox, slots=2) as sandbox_address:
-        asyncio.run(
-            run_chat(
-                RolloutOptions(model, options, chat_format, sandbox_address),
-                sampling,
-                ToolSettings(sandbox_address is not None, tool_seconds),
-                max_turns=max_turns,
-                max_new_tokens=max_new_tokens,
-            )
-        )
+    settings, tools = sampling.settings(), ToolSettings(wall_seconds=sampling.tool_seconds)
+    with _with_sandbox(model, sandbox, model.engine_options(max_batch=1), slots=2) as options:
+        asyncio.run(run_chat(options, settings, tools, max_turns=sampling.max_turns, max_new_tokens=max_new_tokens))
+
+
+@contextlib.contextmanager
+def _with_sandbox(model: ModelOptions, sandbox: str, engine: EngineOptions, slots: int = 0) -> Iterator[RolloutOptions]:
+    """What a command without a service of its own is made of; a sandbox that it starts lives as long as the context."""
+    from rstar_rollout.embedded_sandbox import sandbox_endpoint
+    from rstar_rollout.serving import RolloutOptions
+    from rstar_rollout.tools import check_tools
+
+    check_tools(model.tools or (), has_sandbox=sandbox not in ("", "none"))  # before a sandbox is started
+    with sandbox_endpoint(sandbox, slots) as address:
+        yield RolloutOptions(model.model, engine, model.chat_format, address, model.tools)
 
 
 @app.command()

@@ -227,13 +227,13 @@ class Policy:
             None if entropy is None else _placed(entropy, at, len(packed)),
         )
 
-    def _hidden(self, packed: PackedBatch) -> torch.Tensor:
-        """Last hidden states [T, hidden size]."""
+    def _hidden(self, packed: PackedBatch, start: int = 0, end: int | None = None) -> torch.Tensor:
+        """Last hidden states of the row's tokens [start, end), as [tokens, hidden size]."""
         backbone = getattr(self.model, self.model.base_model_prefix)
         with self._autocast():
             output = backbone(
-                input_ids=packed.token_ids[None],
-                position_ids=packed.position_ids[None],
+                input_ids=packed.token_ids[None, start:end],
+                position_ids=packed.position_ids[None, start:end],
                 use_cache=False,
                 rstar_batch=packed,
             )

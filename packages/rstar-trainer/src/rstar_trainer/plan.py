@@ -230,7 +230,7 @@ def _memory(recipe: Recipe, shape: ModelShape) -> MemoryPlan:
     }
     learner, machine = recipe.learner, _machine_memory()
     if learner.backend == "deepspeed":
-        rank = rank_memory(learner, shape, activations=activations, logits=logits)
+        rank = rank_memory(learner, shape, activations=activations // learner.sequence_parallel, logits=logits)
         elsewhere = dict.fromkeys(("trainer_state", "checkpoint_copy", "trainer_activations", "trainer_logits"), 0)
         of_a_rank = rank.host + (0 if learner.gpus_per_rank else rank.device)
         ranks_here = learner.ranks if learner.ray_address == "local" else 0

@@ -26,7 +26,7 @@ pytestmark = [pytest.mark.heavy, pytest.mark.timeout(1800)]
 
 HOST = Path(__file__).parent / "hosts" / "zero_parity.py"
 STAGES = ("0", "1", "2", "3")
-OTHERS = ("2offload", "3offload", "1bfloat16", "3bfloat16")
+OTHERS = ("2offload", "3offload", "1bfloat16", "3bfloat16", "0sequence", "3sequence")
 RANKS = (1, 2)
 
 
@@ -127,6 +127,18 @@ def test_weights_that_engines_are_sent_are_those_of_a_single_process(results: di
 def test_an_optimizer_on_the_host_makes_the_same_update(resumable: dict[str, Any], variant: str) -> None:
     assert max(resumable[variant]["gradients"]) <= 1e-4
     assert resumable[variant]["weights"] <= 0.05 * resumable[variant]["moved"]
+
+
+@pytest.mark.parametrize("variant", ["0sequence", "3sequence"])
+def test_ranks_that_share_each_sequence_make_the_same_update(resumable: dict[str, Any], variant: str) -> None:
+    found = resumable[variant]
+    assert len(found["gradients"]) == 4
+    assert max(found["gradients"]) <= 1e-4
+    for loss, expected in found["losses"]:
+        assert loss == pytest.approx(expected, abs=1e-5)
+    for figure, expected in [*found["norms"], *found["mismatch"], *found["tokens"]]:
+        assert figure == pytest.approx(expected, rel=1e-4)
+    assert found["weights"] <= 0.05 * found["moved"]
 
 
 @pytest.mark.parametrize("variant", ["1bfloat16", "3bfloat16"])

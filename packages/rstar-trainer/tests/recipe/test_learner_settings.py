@@ -26,6 +26,8 @@ def test_ranks_are_taken_from_the_command_line() -> None:
         (["learner.backend=deepspeed", "learner.zero_stage=4"], "learner.zero_stage"),
         (["learner.backend=deepspeed", "learner.zero_stage=0", "learner.cpu_offload=true"], "zero_stage of at least 1"),
         (["learner.backend=deepspeed", "learner.zero_stage=0", "learner.dtype=bfloat16"], "zero_stage of at least 1"),
+        (["learner.backend=deepspeed", "learner.ranks=4", "learner.sequence_parallel=3"], "that divides ranks"),
+        (["learner.sequence_parallel=2"], "that divides ranks"),
         (["learner.backend=megatron"], "learner.backend"),
         (["learner.gpus_per_rank=2"], "learner.gpus_per_rank"),
     ],

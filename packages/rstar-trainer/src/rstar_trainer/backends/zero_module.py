@@ -2,19 +2,72 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
 
+from rstar_model.log_probs import chosen_log_probs
 from rstar_model.packing import PackedBatch
 from rstar_model.policy import LogProbs, Policy
+
+if TYPE_CHECKING:
+    from rstar_trainer.backends.sequence_parallel import SequenceParallel
 
 __all__ = ["EnginePolicy", "LogProbModule", "ShardedPolicy"]
 
 
 class ShardedPolicy(Policy):
-    """A policy whose parameters may be bfloat16 copies of float32 ones that the optimizer holds."""
+    """A policy whose parameters may be bfloat16 copies of float32 ones that the optimizer holds.
+
+    With `sequence` set, its ranks compute each row together; all are given the whole row, and return all of it.
+    """
+
+    sequence: SequenceParallel | None = None
+
+    def forward_log_probs(
+        self,
+        packed: PackedBatch,
+        temperature: float = 1.0,
+        chunk_tokens: int = 1024,
+        with_entropy: bool = False,
+        only_mask: bool = True,
+    ) -> LogProbs:
+        """See `Policy.forward_log_probs`."""
+        if self.sequence is None:
+            return super().forward_log_probs(packed, temperature, chunk_tokens, with_entropy, only_mask)
+        row, start, end = self.sequence.row(packed.to(self.device))
+        own = (row.previous >= start) & (row.previous < end)
+        at = (own & row.loss_mask if only_mask else own).nonzero().squeeze(1)
+        states, head = self._hidden(row, start, end), self.model.get_output_embeddings()
+        # A rank without any token of its own takes part all the same: its collectives are the others' too.
+        idle = len(at) == 0
+        places, targets = (
+            (at.new_zeros(1), row.token_ids[:1]) if idle else (row.previous[at] - start, row.token_ids[at])
+        )
+        found = chosen_log_probs(
+            states.index_select(0, places),
+            head.weight,
+            targets,
+            bias=getattr(head, "bias", None),
+            temperature=temperature,
+            chunk_tokens=chunk_tokens,
+            compute_dtype=self._projection_dtype(),
+            with_entropy=with_entropy,
+            fast_products=self.autocast is not None or head.weight.dtype == torch.bfloat16,
+        )
+        if idle:
+            at = at.new_zeros(1)
+        values, entropy = (
+            None
+            if each is None
+            else self.sequence.whole(each.new_zeros(len(row)).index_copy(0, at, each * 0.0 if idle else each))[
+                : len(packed)
+            ]
+            for each in found
+        )
+        assert values is not None, "entropy alone may be absent"
+        return LogProbs(values, entropy)
 
     def _projection_dtype(self) -> torch.dtype:
         """Logits rounded to bfloat16 would be 0.1 nats off, whatever the parameters are held in."""

@@ -87,7 +87,13 @@ class ZeroRank:
         self._config = zero_config(settings.learner, settings.optimizer, on_gpu=on_gpu)
         self._device = f"cuda:{os.environ['LOCAL_RANK']}" if on_gpu else "cpu"
         self._rank, self._ranks = dist.get_rank(), dist.get_world_size()
+        # Neighbouring ranks that share their sequences; they are dealt the same ones.
+        self._together = settings.learner.sequence_parallel
         self._policy = self._load_policy()
+        if self._together > 1:
+            from rstar_trainer.backends.sequence_parallel import SequenceParallel
+
+            self._policy.sequence = SequenceParallel(self._together, self._policy.config)
         self._engine: Any = self._make_engine()
         self._backwards_left = 0
         self._pass = LossPass(
@@ -235,9 +241,10 @@ class ZeroRank:
     def _own(self, sequences: Sequence[WeightedSequence], max_tokens: int) -> tuple[list[int], int, int]:
         """Indices of this rank's sequences, passes that every rank makes, and how many of them are to be filled."""
         lengths = [len(sequence.token_ids) for sequence in sequences]
-        shares = deal(lengths, self._ranks)
+        shares = deal(lengths, self._ranks // self._together)
         passes = passes_of_each_rank(lengths, shares, max_tokens)
-        return shares[self._rank], max(passes), max(passes) - passes[self._rank]
+        number = self._rank // self._together
+        return shares[number], max(passes), max(passes) - passes[number]
 
     def _dealt(self, shares: Sequence[Share], max_tokens: int) -> _Update:
         sequences = [share.sequence for share in shares]
@@ -288,6 +295,8 @@ class ZeroRank:
 
     def _over_ranks(self, sums: LossSums) -> LossSums:
         values = torch.tensor(sums.to_vector(), dtype=torch.float64, device=self._device)
+        if self._rank % self._together:  # the first of those who share sequences counts them
+            values.zero_()
         dist.all_reduce(values)
         return LossSums.from_vector(values.tolist())
 

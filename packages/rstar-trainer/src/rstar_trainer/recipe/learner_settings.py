@@ -26,6 +26,12 @@ class LearnerSettings(Section):
         description="dtype parameters are held in, under DeepSpeed; initial weights are rounded to it, master weights "
         "are float32 either way",
     )
+    sequence_parallel: int = Field(
+        default=1,
+        ge=1,
+        description="neighbouring ranks that compute each sequence together (DeepSpeed-Ulysses), for sequences too "
+        "long for one; divides the ranks and the model's attention heads",
+    )
     cpu_offload: bool = Field(default=False, description="keep the optimizer's state in the memory of the host")
     cpus_per_rank: int = Field(default=1, ge=1, description="CPUs that Ray reserves for a rank")
     gpus_per_rank: float = Field(default=0, ge=0, le=1, description="GPUs that Ray reserves for a rank; 0: CPU ranks")
@@ -43,6 +49,8 @@ class LearnerSettings(Section):
     def _only_with_deepspeed(self) -> Self:
         if self.backend == "torch" and self.ranks != 1:
             raise ValueError(f'backend = "deepspeed" with more than one rank, not "torch" with ranks = {self.ranks}')
+        if self.ranks % self.sequence_parallel:
+            raise ValueError(f"sequence_parallel that divides ranks ({self.ranks}), not {self.sequence_parallel}")
         if self.cpu_offload and self.zero_stage == 0:
             raise ValueError("zero_stage of at least 1 with cpu_offload, not 0")
         if self.backend == "deepspeed" and self.dtype == "bfloat16" and self.zero_stage == 0:

@@ -1,7 +1,8 @@
 """One rank that makes the same updates with every ZeRO stage, and, as rank 0, with the learner of a single process.
 
 Arguments: model folder, folder for results, variants of the learner ("0,1,2,3" are ZeRO stages, "2offload" keeps the
-optimizer on the host, "3bfloat16" holds parameters in bfloat16), tokens a micro-batch, and "resume" to go on from saved
+optimizer on the host, "3bfloat16" holds parameters in bfloat16, "3sequence" has all ranks compute each sequence
+together), tokens a micro-batch, and "resume" to go on from saved
 shards as well. Rank 0 writes `results.json`: by variant, how far gradients, losses, norms and weights are from the
 single process.
 """
@@ -111,6 +112,7 @@ def main() -> None:
                 backend="deepspeed",
                 ranks=ranks,
                 zero_stage=int(variant[0]),
+                sequence_parallel=ranks if variant.endswith("sequence") else 1,
                 cpu_offload=variant.endswith("offload"),
                 dtype="bfloat16" if variant.endswith("bfloat16") else "float32",
             ),

@@ -6,10 +6,10 @@ import builtins
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rstar_sandbox.program import MAX_TRACEBACK_CHARACTERS, Ending, run_source
+from rstar_sandbox.program import MAX_TRACEBACK_CHARACTERS, Ending, _compile_split, _compile_tree, run_source
 
 
 def _run(source: str, namespace: dict[str, Any] | None = None) -> Ending:
@@ -34,6 +34,34 @@ def test_the_value_is_the_repr_of_the_last_expression(value: object) -> None:
 def test_an_error_names_the_line_it_comes_from(line: int) -> None:
     ending = _run("\n" * (line - 1) + "1 / 0")
     assert f'"main.py", line {line}' in (ending.traceback or "")
+
+
+_LINES = (
+    *("x = 1", "x = (1 +", "2)", "+2", "f(x)", "x", "'doc'", '"""', "x = '''", "    y", "if x:", "else:", "x; x", "x;"),
+    *("x = 1 \\", "# note", "", "x  # note", "*x, 1", "(y := 2)", "yield x", "@f", "def f(x): return x", "é + 'ü'"),
+    *("lambda: 0", "for x in y: x", "]", "[x", "from __future__ import annotations", "x: int", "not x", "x \f"),
+)
+
+
+@given(st.lists(st.sampled_from(_LINES), min_size=1, max_size=6).map("\n".join))
+@settings(max_examples=500, deadline=None)
+def test_the_short_way_to_compile_gives_the_same_code(source: str) -> None:
+    short = _compile_split(source, "main.py")
+    if short is not None:
+        body, value = _compile_tree(source, "main.py")
+        assert short[1] == value
+        # Where there are lines but no statements it has code, of nothing.
+        assert short[0] == body or (body is None and not short[0].co_names and set(short[0].co_consts) == {None})
+
+
+@pytest.mark.parametrize("source", ["print(1)", "def f(x):\n    return x\n\nprint(f(2))  # two\n\n", "x = 1\nx"])
+def test_the_short_way_is_taken_for_what_models_write(source: str) -> None:
+    assert _compile_split(source, "main.py") == _compile_tree(source, "main.py")
+
+
+def test_a_form_feed_is_no_line_of_its_own() -> None:
+    assert _run("x = 1  # \f\ny = 2; x\n(\n  x)").value == "1"
+    assert _run("y = '\u2028' ; z = 3\n(\n  y); z;").value is None
 
 
 def test_statements_before_the_last_expression_run_once() -> None:

@@ -16,6 +16,7 @@ import resource
 import socket
 import sys
 import time
+from json.encoder import encode_basestring_ascii as _quoted
 from typing import Any, NoReturn
 
 from rstar_sandbox import hot, isolation
@@ -88,13 +89,10 @@ def be_child(
 
 def report_of(ending: Ending) -> bytes:
     """How the main code ended, as one JSON line."""
-    fields = {
-        "end": ending.kind,
-        "value": ending.value,
-        "traceback": ending.traceback,
-        "exit_code": ending.exit_code,
-    }
-    return json.dumps(fields).encode() + b"\n"
+    # Put together by hand: the encoder's own Python code would be copied into each child.
+    value, trace = (b"null" if text is None else _quoted(text).encode() for text in (ending.value, ending.traceback))
+    words = (_quoted(ending.kind).encode(), value, trace, ending.exit_code)
+    return b'{"end": %s, "value": %s, "traceback": %s, "exit_code": %d}\n' % words
 
 
 def _run_job(job: Job, mapped: int, plan: isolation.Plan) -> NoReturn:

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import _signal  # type: ignore[import-not-found]  # the interpreter's own half of `signal`, without stubs
 import atexit
-import contextlib
 import gc
 import io
 import os
@@ -89,13 +88,21 @@ def interruptible() -> None:
 
 def finish_interpreter() -> None:
     """What the interpreter does after the main code: wait for threads, run atexit functions, flush."""
-    with contextlib.suppress(BaseException):
-        threading._shutdown()  # type: ignore[attr-defined]  # what the interpreter calls at its own end
-    with contextlib.suppress(BaseException):
+    # Only what there is to do, and without context managers: this runs in every child.
+    try:
+        if threading.active_count() > 1 or getattr(threading, "_threading_atexits", True):
+            threading._shutdown()  # type: ignore[attr-defined]  # what the interpreter calls at its own end
+    except BaseException:  # noqa: S110 - the program's own, at its end
+        pass
+    try:  # noqa: SIM105 - as said
         atexit._run_exitfuncs()
+    except BaseException:  # noqa: S110 - as above
+        pass
     for stream in (sys.stdout, sys.stderr):
-        with contextlib.suppress(BaseException):
+        try:  # noqa: SIM105 - as said
             stream.flush()
+        except BaseException:  # noqa: S110 - as above
+            pass
 
 
 def _file_without_name() -> int:

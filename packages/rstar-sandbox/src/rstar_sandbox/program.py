@@ -70,6 +70,11 @@ def _compile(source: str, filename: str) -> tuple[types.CodeType | None, types.C
     if "\0" in source:
         line = source[: source.index("\0")].count("\n") + 1
         raise SyntaxError("source code cannot contain null bytes", (filename, line, 1, None))
+    return _compile_split(source, filename) or _compile_tree(source, filename)
+
+
+def _compile_tree(source: str, filename: str) -> tuple[types.CodeType | None, types.CodeType | None]:
+    """The same for any source."""
     tree = ast.parse(source, filename)
     if not (tree.body and isinstance(tree.body[-1], ast.Expr)) or _ends_with_semicolon(source, tree.body[-1]):
         return compile(tree, filename, "exec", dont_inherit=True), None
@@ -79,11 +84,34 @@ def _compile(source: str, filename: str) -> tuple[types.CodeType | None, types.C
     return body, compile(ast.Expression(final.value), filename, "eval", dont_inherit=True)
 
 
+def _compile_split(source: str, filename: str) -> tuple[types.CodeType | None, types.CodeType] | None:
+    """The same for a source whose last line is a whole expression, without making Python objects of its tree.
+
+    Where all before the line is complete, and the line is a complete expression that begins in the first column, the
+    two together mean what they mean apart: no bracket, string or backslash is open in between, and no expression goes
+    on with a compound statement. None: it is not so, or not for sure; the tree will tell.
+    """
+    end = len(source.rstrip())
+    start = source.rfind("\n", 0, end) + 1
+    last = source[start:end]
+    # A backslash may be warned about, which must not happen twice.
+    if not last or last[0] in " \t\f#" or "\\" in last or "\r" in source or source[:start].endswith("\\\n"):
+        return None
+    try:
+        value = compile("\n" * source.count("\n", 0, start) + last, filename, "eval", dont_inherit=True)
+        body = compile(source[:start], filename, "exec", dont_inherit=True) if start else None
+    except (SyntaxError, ValueError, OverflowError, RecursionError, MemoryError):
+        return None
+    return body, value
+
+
 def _ends_with_semicolon(source: str, statement: ast.stmt) -> bool:
     """As in IPython, a semicolon after the last expression keeps its value quiet."""
     if statement.end_lineno is None or statement.end_col_offset is None:
         return False
-    line = source.splitlines()[statement.end_lineno - 1].encode("utf-8", "surrogatepass")
+    # Not `splitlines`, for which a form feed and others end a line too.
+    lines = source.replace("\r\n", "\n").replace("\r", "\n").split("\n")
+    line = lines[statement.end_lineno - 1].encode("utf-8", "surrogatepass")
     return line[statement.end_col_offset :].lstrip().startswith(b";")
 
 

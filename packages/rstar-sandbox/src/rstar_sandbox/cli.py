@@ -219,7 +219,7 @@ def bench(
     endpoint: Endpoint = "embedded",
     token_file: TokenFile = None,
     concurrency: Annotated[list[int] | None, typer.Option(help="Calls at once; repeat.  [default: 1, 8, 64]")] = None,
-    tier: Annotated[list[str] | None, typer.Option(help="standard or full; repeat.  [default: both]")] = None,
+    tier: Annotated[list[str] | None, typer.Option(help="standard, sympy or full; repeat.  [default: all]")] = None,
     rounds: Annotated[int, typer.Option(help="Rounds of each target.")] = 5,
     seconds: Annotated[float | None, typer.Option(help="rates: of a round (3); overload: of it all (30).")] = None,
     calls: Annotated[int | None, typer.Option(help="Calls to make.  [default: deaths 20,000; leaks 100,000]")] = None,
@@ -232,11 +232,12 @@ def bench(
     """Measure the service; exit code 1: it did not do what it promises."""
     from rstar_protos.service import read_token
     from rstar_sandbox.bench import command
+    from rstar_sandbox.bench.programs import TIERS
 
     if what == "rates":
         plan = command.Plan(
             concurrencies=tuple(concurrency or (1, 8, 64)),
-            tiers=tuple(tier or ("standard", "full")),
+            tiers=tuple(tier or TIERS),
             rounds=rounds,
             seconds=3.0 if seconds is None else seconds,
         ).checked()

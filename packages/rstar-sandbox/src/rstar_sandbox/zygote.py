@@ -10,7 +10,6 @@ everything below it too.
 from __future__ import annotations
 
 import contextlib
-import gc
 import importlib
 import json
 import os
@@ -23,15 +22,13 @@ import time
 from types import FrameType
 from typing import Any, NoReturn
 
-from rstar_sandbox import _linux, hot, isolation
+from rstar_sandbox import _linux, isolation
 from rstar_sandbox._cgroups import ControlGroups, SlotGroup, join
-from rstar_sandbox._memory import collapse
 from rstar_sandbox.folders import make_folder, remove_stale_folders
+from rstar_sandbox.forkable import make_forkable
 from rstar_sandbox.probe import probe
-from rstar_sandbox.rehearsal import rehearse
 from rstar_sandbox.slot import Slot
 from rstar_sandbox.slot_loop import slot_main
-from rstar_sandbox.warmup import warm_up
 from rstar_sandbox.watch import MAX_PROCESSES
 
 __all__ = ["main"]
@@ -196,12 +193,7 @@ def main(arguments: list[str]) -> None:
     try:
         started = time.monotonic()
         plan = isolation.Plan(**settings["plan"]) if settings["plan"] else probe(settings["level"])
-        warmed = warm_up(settings["warm"])
-        rehearse(warmed)
-        gc.collect()
-        hot.make_immortal()
-        gc.freeze()
-        collapse()
+        warmed = make_forkable(settings["warm"])
         ready = {"ready": True, "warmed": warmed, "plan": plan.to_dict(), "seconds": time.monotonic() - started}
         control.send(json.dumps(ready).encode())
         Zygote(control, folder, plan, settings).run()

@@ -7,6 +7,8 @@ import pytest
 from rstar_protos.errors import UserInputError
 from rstar_sandbox import Sandbox
 from rstar_sandbox.bench.programs import TIERS, Programs
+from rstar_sandbox.settings import SandboxSettings
+from rstar_sandbox.tiers import tier_of_source
 
 
 @pytest.mark.parametrize("tier", TIERS)
@@ -21,8 +23,13 @@ def test_a_seed_gives_the_same_programs_again() -> None:
 
 @pytest.mark.parametrize("tier", TIERS)
 def test_programs_print_what_is_expected_of_them(sandbox: Sandbox, tier: str) -> None:
-    for program in (Programs(tier, seed).next() for seed in range(5)):
+    for program in (Programs(tier, seed).next() for seed in range(5 if tier == "standard" else 2)):
         assert sandbox.run(program.code, timeout_s=60).text == program.expected
+
+
+@pytest.mark.parametrize("tier", TIERS)
+def test_programs_run_in_the_tier_that_they_are_named_for(tier: str) -> None:
+    assert tier_of_source(Programs(tier, 0).next().code, SandboxSettings().warm) == tier
 
 
 def test_an_unknown_tier_is_refused() -> None:

@@ -6,17 +6,15 @@ of its own, so that what is forked is warm like a zygote of the tier and holds n
 
 from __future__ import annotations
 
-import gc
 import os
 import subprocess
 import sys
 import time
 from dataclasses import dataclass
 
-from rstar_sandbox._memory import collapse
 from rstar_sandbox.bench.processor_time import own_seconds
+from rstar_sandbox.forkable import make_forkable
 from rstar_sandbox.tiers import modules_of_tier
-from rstar_sandbox.warmup import warm_up
 from rstar_sandbox.zygote_process import zygote_environment
 
 __all__ = ["Floor", "measure_floor"]
@@ -40,7 +38,7 @@ def measure_floor(tier: str, seconds: float) -> Floor:
     """Measures on all cores at once.
 
     Args:
-        tier: "standard" or "full".
+        tier: "standard", "sympy" or "full".
         seconds: for how long.
     """
     cores = sorted(os.sched_getaffinity(0))
@@ -72,8 +70,5 @@ def _fork_and_reap(seconds: float) -> tuple[int, float, float]:
 
 
 if __name__ == "__main__":
-    warm_up(modules_of_tier(sys.argv[1], _MODULES))
-    gc.collect()
-    gc.freeze()
-    collapse()
+    make_forkable(modules_of_tier(sys.argv[1], _MODULES))
     print(*_fork_and_reap(float(sys.argv[2])))

@@ -9,7 +9,7 @@ from rstar_protos.errors import UserInputError
 
 __all__ = ["TIERS", "Program", "Programs"]
 
-TIERS = ("standard", "full")
+TIERS = ("standard", "sympy", "full")
 
 
 @dataclass(frozen=True)
@@ -24,7 +24,8 @@ class Programs:
     """An endless supply, no two alike.
 
     Args:
-        tier: "standard" needs the standard library only, "full" computes with SymPy.
+        tier: "standard" needs the standard library only, "sympy" computes with SymPy, "full" with NumPy and SciPy
+            too.
         seed: of the nonces.
 
     Raises:
@@ -43,6 +44,17 @@ class Programs:
         if self._tier == "standard":
             return Program(f"print(sum(range(1000)))\nprint('{nonce}')\n", f"499500\n{nonce}\n")
         low, high = sorted(self._random.sample(range(1, 1000), 2))
+        if self._tier == "full":
+            code = (
+                "import numpy as np\n"
+                "from scipy.optimize import brentq\n"
+                "from sympy import factor, symbols\n"
+                "x = symbols('x')\n"
+                f"root = brentq(lambda t: t * t - {low * low}, 0, {high})\n"
+                f"print(round(float(root)), int(np.arange({high}).sum()), factor(x**2 - {low}**2))\n"
+                f"print('{nonce}')\n"
+            )
+            return Program(code, f"{low} {high * (high - 1) // 2} (x - {low})*(x + {low})\n{nonce}\n")
         code = (
             "from sympy import diff, expand, solve, symbols\n"
             "x = symbols('x')\n"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -15,6 +15,7 @@ from rich.progress import Progress
 
 from rstar_protos import cli as rstar_cli
 from rstar_protos.errors import UserInputError
+from rstar_protos.jsonl import read_rows
 from rstar_protos.reward.v1 import reward_pb2, reward_pb2_grpc
 from rstar_protos.service import serve as serve_service
 from rstar_protos.service import serve_settings
@@ -160,28 +161,17 @@ def _end_reason(row: Mapping[str, Any]) -> object:
 
 
 def _read_rows(path: Path) -> Iterator[dict[str, Any]]:
-    try:
-        # Lines end at "\n" only: some texts contain other line separators.
-        lines: Iterable[str] = path.read_text(encoding="utf-8").split("\n")
-    except (OSError, UnicodeDecodeError) as error:
-        raise UserInputError("IN.jsonl", str(path), f"it cannot be read ({error})") from error
-    for number, line in enumerate(lines, 1):
-        if not line.strip():
-            continue
-        try:
-            row = json.loads(line)
-        except ValueError as error:
-            raise UserInputError.message(f"{path}:{number}: not a JSON object ({error})") from error
-        if not isinstance(row, dict) or "id" not in row or not isinstance(row.get("gold"), str):
-            raise UserInputError.message(f"{path}:{number}: a line needs `id`, `gold` (a string) and `response`")
+    for _, where, row in read_rows(path, "IN.jsonl"):
+        if "id" not in row or not isinstance(row.get("gold"), str):
+            raise UserInputError.message(f"{where}: a line needs `id`, `gold` (a string) and `response`")
         if not isinstance(row.get("response", ""), str):
-            raise UserInputError.message(f"{path}:{number}: `response` must be a string")
+            raise UserInputError.message(f"{where}: `response` must be a string")
         try:
             # Before any worker is started.
             end_kind(_end_reason(row))
             load_verifier(row.get("verifier") or "")
         except UserInputError as error:
-            raise UserInputError.message(f"{path}:{number}: {error}") from error
+            raise UserInputError.message(f"{where}: {error}") from error
         yield row
 
 

@@ -12,17 +12,10 @@ from enum import Enum
 from typing import Protocol
 
 from rstar_protos.errors import UserInputError
+from rstar_protos.vocabulary import EndReason
+from rstar_protos.vocabulary import SpanKind as SegmentKind
 
 __all__ = ["EndKind", "Segment", "SegmentKind", "Transcript", "end_kind", "end_number", "read_segments"]
-
-
-class SegmentKind(str, Enum):
-    """What a run of text is, from the point of view of the policy."""
-
-    PROMPT = "prompt"
-    POLICY = "policy"
-    TEMPLATE = "template"
-    TOOL = "tool"
 
 
 class SegmentLike(Protocol):
@@ -53,18 +46,10 @@ class EndKind(Enum):
     INFRASTRUCTURE = "infrastructure"
 
 
-# In the order of the numbers of rstar.common.v1.
-_KINDS = (None, SegmentKind.PROMPT, SegmentKind.POLICY, SegmentKind.TEMPLATE, SegmentKind.TOOL)
-_END_REASONS = (
-    "",
-    "answered",
-    "truncated",
-    "turn_limit",
-    "repeated_calls",
-    "cancelled",
-    "infrastructure",
-    "unclosed_call",
-)
+_KINDS: dict[int, SegmentKind] = {kind.to_proto(): kind for kind in SegmentKind}
+# No reason at all is the contract's "unspecified".
+_END_NUMBERS: dict[str, int] = {"": 0, **{reason.value: reason.to_proto() for reason in EndReason}}
+_END_NAMES = {number: name for name, number in _END_NUMBERS.items()}
 # What OpenAI-style servers call the same.
 _ALIASES = {"unspecified": "", "stop": "answered", "length": "truncated", "tool_calls": "turn_limit"}
 
@@ -90,22 +75,22 @@ def end_number(end_reason: object) -> int:
     Raises:
         UserInputError: as `end_kind`.
     """
-    return _END_REASONS.index(_end_name(end_reason))
+    return _END_NUMBERS[_end_name(end_reason)]
 
 
 def _end_name(end_reason: object) -> str:
     raw = end_reason.value if isinstance(end_reason, Enum) else end_reason
     if raw is None:
         name = ""
-    elif isinstance(raw, int) and 0 <= raw < len(_END_REASONS):
-        name = _END_REASONS[raw]
+    elif isinstance(raw, int):
+        name = _END_NAMES.get(raw, "?")
     elif isinstance(raw, str):
         name = _ALIASES.get(raw.lower(), raw.lower())
     else:
         name = "?"
-    if name in _END_REASONS:
+    if name in _END_NUMBERS:
         return name
-    accepted = f"give one of {', '.join(reason for reason in _END_REASONS if reason)}, or nothing"
+    accepted = f"give one of {', '.join(reason.value for reason in EndReason)}, or nothing"
     raise UserInputError("end_reason", end_reason, accepted)
 
 
@@ -157,7 +142,7 @@ def read_segments(segments: Iterable[SegmentLike | Mapping[str, object]]) -> Ite
     """
     for index, segment in enumerate(segments):
         kind, text = _read_segment(segment, index)
-        yield _KINDS.index(kind), text
+        yield kind.to_proto(), text
 
 
 def _read_segment(segment: object, index: int) -> tuple[SegmentKind, str]:
@@ -168,7 +153,7 @@ def _read_segment(segment: object, index: int) -> tuple[SegmentKind, str]:
     raw = kind.value if isinstance(kind, Enum) else kind
     known: SegmentKind | None = None
     if isinstance(raw, int):
-        known = _KINDS[raw] if 0 <= raw < len(_KINDS) else None
+        known = _KINDS.get(raw)
     elif isinstance(raw, str):
         name = {"assistant": "policy", "user": "prompt", "system": "prompt"}.get(raw.lower(), raw.lower())
         known = next((member for member in SegmentKind if member.value == name), None)

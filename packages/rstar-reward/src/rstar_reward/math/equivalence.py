@@ -28,6 +28,7 @@ from rstar_reward.verifiers import Judgement
 __all__ = ["compare", "unusable_gold"]
 
 _MAX_UNORDERED = 60
+_UNREADABLE = "it cannot be read as a mathematical answer"
 
 
 def compare(gold: str, candidate: str) -> Judgement:
@@ -58,12 +59,9 @@ def compare(gold: str, candidate: str) -> Judgement:
         return Judgement(VerdictStatus.WRONG, "not equivalent")
     if not _could_be_read(answer):
         if unusable_gold(gold):
-            return Judgement(VerdictStatus.BAD_GOLD, "it cannot be read as a mathematical answer")
+            return Judgement(VerdictStatus.BAD_GOLD, _UNREADABLE)
         return Judgement(VerdictStatus.WRONG, "not a mathematical answer")
     return _compare_symbolically(reference, answer)
-
-
-_UNREADABLE = "it cannot be read as a mathematical answer"
 
 
 def unusable_gold(gold: str) -> str | None:
@@ -132,7 +130,7 @@ def _compare_symbolically(reference: str, answer: str) -> Judgement:
     if equal:
         return Judgement(VerdictStatus.CORRECT, "equivalent by math-verify")
     if equal is None and unusable_gold(reference):
-        return Judgement(VerdictStatus.BAD_GOLD, "it cannot be read as a mathematical answer")
+        return Judgement(VerdictStatus.BAD_GOLD, _UNREADABLE)
     return Judgement(VerdictStatus.WRONG, "not equivalent" if equal is False else "not a mathematical answer")
 
 
@@ -251,8 +249,7 @@ def _same_readings(one: Reading, other: Reading) -> bool:
         by_name = dict(zip(other.names, right.items, strict=True))
         right = n.Sequence(right.opening, right.closing, tuple(by_name[name] for name in one.names))
     if isinstance(left, n.Relation) or isinstance(right, n.Relation):
-        both = isinstance(left, n.Relation) and isinstance(right, n.Relation)
-        return both and isinstance(left, n.Relation) and isinstance(right, n.Relation) and _same_relations(left, right)
+        return isinstance(left, n.Relation) and isinstance(right, n.Relation) and _same_relations(left, right)
     if isinstance(left, n.Sequence) or isinstance(right, n.Sequence):
         return _same_sequences(left, right)
     return _same_single(left, right)
@@ -266,9 +263,9 @@ def _same_single(one: n.Node, other: n.Node) -> bool:
     if isinstance(one, n.Based) or isinstance(other, n.Based):
         return one == other
     if isinstance(one, n.Words) or isinstance(other, n.Words):
-        both = isinstance(one, n.Words) and isinstance(other, n.Words)
-        # Both were checked to be texts.
-        return both and one.text.casefold() == other.text.casefold()  # type: ignore[attr-defined]
+        if not (isinstance(one, n.Words) and isinstance(other, n.Words)):
+            return False
+        return one.text.casefold() == other.text.casefold()
     if isinstance(one, n.Ellipsis) or isinstance(other, n.Ellipsis) or isinstance(one, n.SetOperation):
         return one == other
     if one == other:

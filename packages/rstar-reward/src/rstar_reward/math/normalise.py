@@ -36,7 +36,6 @@ _SUBSCRIPT_RUN = re.compile("[₀₁₂₃₄₅₆₇₈₉₊₋ₙₓ]+")
 _ROOT = re.compile(r"√ ?([0-9]+(?:\.[0-9]+)?|[a-zA-Z])")
 _VULGAR = re.compile("[¼½¾⅐⅑⅒⅓⅔⅕⅖⅗⅘⅙⅚⅛⅜⅝⅞]")
 
-_WORD_END = r"(?![a-zA-Z])"
 _RENAMED = {
     "dfrac": "frac", "tfrac": "frac", "cfrac": "frac", "nicefrac": "frac", "sfrac": "frac", "dbinom": "binom",
     "tbinom": "binom", "geqslant": "geq", "leqslant": "leq", "ge": "geq", "le": "leq", "ne": "neq", "gt": ">",

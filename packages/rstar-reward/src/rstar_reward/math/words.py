@@ -10,7 +10,6 @@ CONNECTIVES = frozenset({"and", "or"})
 
 _TEXT_MACRO = re.compile(r"\\(?:text(?:bf|it|rm|normal|sf|tt)?|mbox|hbox|mathrm|operatorname) ?(?![a-zA-Z])")
 _WORDS = re.compile(r"[^\W\d_][\w'\-]*(?:[ ,.]+[^\W\d_][\w'\-]*)*[.!]?", re.UNICODE)
-_NEGATED = re.compile(r"\b(?:not|no|never|neither|nor|cannot)\b")
 
 
 def plain_words(normalised: str) -> str | None:

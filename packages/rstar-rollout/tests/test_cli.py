@@ -119,10 +119,10 @@ def test_chat_answers_piped_lines(tiny_model: Path):
 @pytest.mark.parametrize(
     ("content", "words"),
     [
-        ("not json\n", "line 1"),
-        ('{"problem": "x"}\n[1]\n', "line 2"),
-        ('{"problem": ""}\n', "line 1"),
-        ('{"id": 1, "problem": "x"}\n{"id": 1, "problem": "y"}\n', "line 2"),
+        ("not json\n", "bad.jsonl:1:"),
+        ('{"problem": "x"}\n[1]\n', "bad.jsonl:2:"),
+        ('{"problem": ""}\n', "bad.jsonl:1:"),
+        ('{"id": 1, "problem": "x"}\n{"id": 1, "problem": "y"}\n', "bad.jsonl:2:"),
         ("\n", "problem"),
     ],
 )

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import sys
 import time
 from collections import Counter
@@ -14,6 +13,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 
 from rstar_model.trajectory import Trajectory, write_trajectories
 from rstar_protos.errors import UserInputError
+from rstar_protos.jsonl import read_rows
 from rstar_rollout.limits import ProblemRequest, RolloutLimits, SamplingSettings, ToolSettings
 from rstar_rollout.serving import RolloutOptions, RolloutParts
 
@@ -48,20 +48,14 @@ def read_problems(path: Path, samples: int) -> list[ProblemRequest]:
     problems: list[ProblemRequest] = []
     seen: set[str] = set()
     accepted = 'JSON objects with a "problem" text, one a line'
-    for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), start=1):
-        if not line.strip():
-            continue
-        try:
-            record = json.loads(line)
-        except json.JSONDecodeError as error:
-            raise UserInputError(f"{path}, line {number}", error.msg, accepted) from error
-        text = record.get("problem", record.get("prompt")) if isinstance(record, dict) else None
+    for number, where, record in read_rows(path, "--problems"):
+        text = record.get("problem", record.get("prompt"))
         if not isinstance(text, str) or not text:
-            raise UserInputError(f"{path}, line {number}", line[:80], accepted)
+            raise UserInputError(where, text, accepted)
         given = record.get("problem_id", record.get("id"))
         problem_id = str(given) if given is not None else f"{path.stem}-{number}"
         if problem_id in seen:
-            raise UserInputError(f"{path}, line {number}", problem_id, "ids that appear once")
+            raise UserInputError(where, problem_id, "ids that appear once")
         seen.add(problem_id)
         problems.append(ProblemRequest(problem_id, problem_id, text, samples))
     if not problems:

@@ -11,14 +11,13 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 from rstar_protos.errors import UserInputError
 from rstar_rollout.engines.base import (
     EngineDeadError,
     EngineError,
-    EngineNotReadyError,
     EngineState,
     FinishReason,
     GenerationRequest,
@@ -27,6 +26,7 @@ from rstar_rollout.engines.base import (
     WeightSource,
     WeightUpdateError,
 )
+from rstar_rollout.engines.gate import GatedEngine
 from rstar_rollout.engines.noise import turn_seed
 
 if TYPE_CHECKING:
@@ -37,7 +37,7 @@ __all__ = ["EndpointEngine"]
 _CONNECT_SECONDS = 30.0
 
 
-class EndpointEngine:
+class EndpointEngine(GatedEngine):
     """See the module text.
 
     Args:
@@ -50,16 +50,13 @@ class EndpointEngine:
     deterministic = False
 
     def __init__(self, url: str, model: str | None = None, *, api_key: str | None = None) -> None:
+        super().__init__()
         if not url.startswith(("http://", "https://")):
             raise UserInputError("endpoint", url, "an address that begins with http:// or https://")
         self._url = url.rstrip("/")
         self._model = model
         self._headers = {"Authorization": f"Bearer {api_key}"} if api_key else {}
         self._session: aiohttp.ClientSession | None = None
-        self._resumed = asyncio.Event()
-        self._resumed.set()
-        self._running: dict[str, asyncio.Event] = {}
-        self._waiting = 0
         self._asleep = False
         self._tokens = 0
         self.max_model_tokens: int | None = None
@@ -98,30 +95,20 @@ class EndpointEngine:
 
     async def generate(self, request: GenerationRequest, on_tokens: TokenCallback | None = None) -> GenerationResult:
         """Generate one turn."""
-        self._waiting += 1
-        try:
-            await self._resumed.wait()
-        finally:
-            self._waiting -= 1
-        if self._asleep:
-            raise EngineNotReadyError("the engine sleeps")
-        if self._session is None:
-            raise EngineError("the engine has not been started")
-        if request.max_new_tokens < 1 or not request.token_ids:
-            raise UserInputError("max_new_tokens", request.max_new_tokens, "at least 1, after at least one token")
-        aborted = self._running[request.request_id] = asyncio.Event()
-        turn = _Turn(request)
-        reading = asyncio.ensure_future(self._read(request, turn, on_tokens))
-        abort = asyncio.ensure_future(aborted.wait())
-        try:
-            await asyncio.wait({reading, abort}, return_when=asyncio.FIRST_COMPLETED)
-            if reading.done():
-                reading.result()
-        finally:
-            del self._running[request.request_id]
-            abort.cancel()
-            reading.cancel()  # closes the connection, which ends the request at the server
-            await asyncio.gather(reading, abort, return_exceptions=True)
+        async with self._inside(request) as aborted:
+            if self._session is None:
+                raise EngineError("the engine has not been started")
+            turn = _Turn(request)
+            reading = asyncio.ensure_future(self._read(request, turn, on_tokens))
+            abort = asyncio.ensure_future(aborted.wait())
+            try:
+                await asyncio.wait({reading, abort}, return_when=asyncio.FIRST_COMPLETED)
+                if reading.done():
+                    reading.result()
+            finally:
+                abort.cancel()
+                reading.cancel()  # closes the connection, which ends the request at the server
+                await asyncio.gather(reading, abort, return_exceptions=True)
         return turn.result()
 
     async def _read(self, request: GenerationRequest, turn: _Turn, on_tokens: TokenCallback | None) -> None:
@@ -159,23 +146,9 @@ class EndpointEngine:
             "stream": True,
         }
 
-    async def generate_batch(self, requests: Sequence[GenerationRequest]) -> list[GenerationResult]:
-        """Generate several turns at once."""
-        return list(await asyncio.gather(*(self.generate(request) for request in requests)))
-
-    def abort(self, request_ids: Sequence[str]) -> None:
-        """End requests early."""
-        for request_id in request_ids:
-            if request_id in self._running:
-                self._running[request_id].set()
-
-    async def pause(self) -> None:
-        """Let new requests wait."""
-        self._resumed.clear()
-
-    async def resume(self) -> None:
-        """Take requests again."""
-        self._resumed.set()
+    @property
+    def _refusal(self) -> str:
+        return "the engine sleeps" if self._asleep else ""
 
     async def begin_weight_update(self, version: int, source: WeightSource) -> None:
         """Refused: the weights are the server's own."""
@@ -187,8 +160,7 @@ class EndpointEngine:
 
     async def sleep(self) -> None:
         """Send nothing until `wake`; what the server does is its own affair."""
-        if self._running:
-            raise EngineError("requests are running: pause first")
+        self._check_idle(EngineError)
         self._asleep = True
 
     async def wake(self) -> None:
@@ -207,7 +179,7 @@ class EndpointEngine:
             block_tokens=0,
             running=len(self._running),
             waiting=self._waiting,
-            paused=not self._resumed.is_set() or self._asleep,
+            paused=self._closed,
         )
 
     @property

@@ -11,15 +11,14 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Sequence
+from dataclasses import replace
 
 from rstar_protos.errors import UserInputError
 from rstar_rollout.engines.base import (
     Engine,
     EngineDeadError,
     EngineError,
-    EngineNotReadyError,
     EngineState,
     GenerationRequest,
     GenerationResult,
@@ -27,53 +26,21 @@ from rstar_rollout.engines.base import (
     WeightSource,
     WeightUpdateError,
 )
+from rstar_rollout.engines.gate import GatedEngine
+from rstar_rollout.engines.pool_seats import EngineFactory, PooledRollout, Seat, new_place, summed_state
 from rstar_rollout.metrics import count_moved, count_recomputed, show_pool
-from rstar_rollout.scheduler.load import EngineCapacity, RolloutSpec
+from rstar_rollout.scheduler.load import RolloutSpec
 from rstar_rollout.scheduler.policies import Policy
 from rstar_rollout.scheduler.scheduler import RolloutScheduler
 
 __all__ = ["EngineFactory", "EnginePool"]
 
-EngineFactory = Callable[[], Engine]
-
 _log = logging.getLogger(__name__)
-_UNCOUNTED_BLOCKS = 1 << 40  # of an engine that does not tell its KV cache: slots alone count
 _RESTARTS = 3
 _RESTART_SECONDS = 1.0
 
 
-@dataclass
-class _Seat:
-    """A place in the pool; the engine in it may be replaced."""
-
-    name: str
-    factory: EngineFactory
-    engine: Engine
-    alive: bool = True
-    restarts: int = 0
-    generating: int = 0
-    tokens_seen: int = 0
-    tokens_before: int = 0
-    """Tokens of engines that were in this place before."""
-    block_tokens: int = 1
-
-
-@dataclass
-class _Rollout:
-    """A rollout that the pool knows of."""
-
-    spec: RolloutSpec
-    seat: asyncio.Future[_Seat | None]
-    """None: given up while it waited."""
-    length: int = 0
-    cached: int = 0
-    """Tokens whose KV its engine should still have."""
-    natural: bool = False
-    """The last turn ended by itself."""
-    requests: set[str] = field(default_factory=set)
-
-
-class EnginePool:
+class EnginePool(GatedEngine):
     """See the module text.
 
     Args:
@@ -85,9 +52,10 @@ class EnginePool:
     deterministic = False
 
     def __init__(self, factories: Sequence[EngineFactory], policy: Policy, *, slots: int) -> None:
+        super().__init__()
         if not factories:
             raise UserInputError("engines", 0, "at least one")
-        self._seats = [_Seat(f"engine-{index}", factory, factory()) for index, factory in enumerate(factories)]
+        self._seats = [Seat(f"engine-{index}", factory, factory()) for index, factory in enumerate(factories)]
         self.name = self._seats[0].engine.name
         self.max_model_tokens: int | None = None
         self.recomputed_tokens = 0
@@ -96,9 +64,7 @@ class EnginePool:
         """Times that a rollout has lost its engine."""
         self._slots = slots
         self._scheduler = RolloutScheduler(policy)
-        self._rollouts: dict[str, _Rollout] = {}
-        self._resumed = asyncio.Event()
-        self._resumed.set()
+        self._rollouts: dict[str, PooledRollout] = {}
         self._doubt = ""
         self._pending: tuple[int, WeightSource] | None = None
         self._committed: tuple[int, WeightSource, str] | None = None
@@ -116,14 +82,9 @@ class EnginePool:
         for seat in self._seats:
             await self._enlist(seat)
 
-    async def _enlist(self, seat: _Seat) -> None:
+    async def _enlist(self, seat: Seat) -> None:
         """Let the scheduler use an engine."""
-        state = await seat.engine.state()
-        seat.block_tokens = max(1, state.block_tokens)
-        seat.generating, seat.tokens_seen = 0, seat.engine.tokens_generated
-        # One block is the engine's own (vLLM keeps an empty one).
-        blocks = state.total_kv_blocks - 1 if state.total_kv_blocks > 1 else _UNCOUNTED_BLOCKS
-        self._scheduler.add_engine(EngineCapacity(seat.name, blocks, seat.block_tokens, self._slots))
+        self._scheduler.add_engine(await seat.capacity(self._slots))
         seat.alive = True
 
     async def shutdown(self) -> None:
@@ -145,9 +106,7 @@ class EnginePool:
 
         The result's ``queue_seconds`` is the time that the rollout waited.
         """
-        await self._resumed.wait()
-        if self._doubt:
-            raise EngineNotReadyError(self._doubt)
+        await self._enter(request)
         rollout = self._rollouts.get(request.sequence_id) or self._register(request)
         rollout.requests.add(request.request_id)
         rollout.natural = False
@@ -168,9 +127,7 @@ class EnginePool:
 
     async def admit(self, request: GenerationRequest) -> None:
         """Wait for an engine, so that the rollout's own time begins when it has one."""
-        await self._resumed.wait()
-        if self._doubt:
-            raise EngineNotReadyError(self._doubt)
+        await self._enter(request)
         rollout = self._rollouts.get(request.sequence_id) or self._register(request)
         rollout.requests.add(request.request_id)
         try:
@@ -179,7 +136,7 @@ class EnginePool:
             rollout.requests.discard(request.request_id)
 
     async def _generate_on(
-        self, seat: _Seat, rollout: _Rollout, request: GenerationRequest, on_tokens: TokenCallback | None
+        self, seat: Seat, rollout: PooledRollout, request: GenerationRequest, on_tokens: TokenCallback | None
     ) -> GenerationResult | None:
         """The turn; None if its engine has died, after the rollout has been given to another."""
         name = rollout.spec.rollout_id
@@ -210,7 +167,7 @@ class EnginePool:
         rollout.length, rollout.natural = length, result.finish_reason != "aborted"
         return result
 
-    def _register(self, request: GenerationRequest) -> _Rollout:
+    def _register(self, request: GenerationRequest) -> PooledRollout:
         """A rollout's first request here: its budget is the worst case of all that may follow."""
         before = request.response_tokens  # of a rollout that was stopped earlier and goes on
         spec = RolloutSpec(
@@ -219,7 +176,7 @@ class EnginePool:
             len(request.token_ids) - before,
             before + request.max_new_tokens,
         )
-        rollout = self._rollouts[request.sequence_id] = _Rollout(spec, _future())
+        rollout = self._rollouts[request.sequence_id] = PooledRollout(spec, new_place())
         self._scheduler.submit([spec], {spec.rollout_id: before})
         self._place()
         return rollout
@@ -235,16 +192,12 @@ class EnginePool:
             self._rollouts[name].seat.set_result(seat)
         show_pool(self._scheduler.in_flight, self._scheduler.waiting)
 
-    def _follow(self, seat: _Seat) -> None:
+    def _follow(self, seat: Seat) -> None:
         """The scheduler's clock of an engine: tokens that one of its rollouts has got on average."""
         tokens = seat.engine.tokens_generated
         if seat.generating:
             self._scheduler.advance(seat.name, (tokens - seat.tokens_seen) / seat.generating)
         seat.tokens_seen = tokens
-
-    async def generate_batch(self, requests: Sequence[GenerationRequest]) -> list[GenerationResult]:
-        """Generate several turns at once."""
-        return list(await asyncio.gather(*(self.generate(request) for request in requests)))
 
     def abort(self, request_ids: Sequence[str]) -> None:
         """End requests early, those that wait for an engine too."""
@@ -269,7 +222,7 @@ class EnginePool:
 
     # -- engines that die -----------------------------------------------------------------------------
 
-    def _lose(self, seat: _Seat, reason: str) -> None:
+    def _lose(self, seat: Seat, reason: str) -> None:
         """Take an engine out, let its rollouts wait for another, and have it replaced."""
         seat.alive = False
         moved = self._scheduler.remove_engine(seat.name)
@@ -277,13 +230,13 @@ class EnginePool:
         count_moved(len(moved))
         _log.error("%s died, %d rollouts move: %s", seat.name, len(moved), reason)
         for name in moved:
-            self._rollouts[name].seat = _future()
+            self._rollouts[name].seat = new_place()
             self._rollouts[name].cached = 0
         if not self._stopped:
             self._revive(seat)
         self._place()
 
-    async def _replace(self, seat: _Seat) -> None:
+    async def _replace(self, seat: Seat) -> None:
         """Start an engine anew and give it the pool's weights; after three restarts its place stays empty."""
         with contextlib.suppress(Exception):
             await seat.engine.shutdown()
@@ -325,27 +278,30 @@ class EnginePool:
     # -- pause, weights, state ------------------------------------------------------------------------
 
     @property
-    def _living(self) -> list[_Seat]:
+    def _living(self) -> list[Seat]:
         return [seat for seat in self._seats if seat.alive]
 
     @property
     def _version(self) -> int:
         return self._committed[0] if self._committed is not None else 0
 
-    async def pause(self) -> None:
-        """Take no new work."""
-        self._resumed.clear()
+    @property
+    def _refusal(self) -> str:
+        return self._doubt
+
+    @property
+    def _busy(self) -> bool:
+        return any(seat.generating for seat in self._living)
 
     async def resume(self) -> None:
         """Take work again."""
-        self._resumed.set()
+        await super().resume()
         self._place()
 
     async def begin_weight_update(self, version: int, source: WeightSource) -> None:
         """Begin the update on every engine."""
         async with self._updating:
-            if any(seat.generating for seat in self._living):
-                raise WeightUpdateError("requests are running: pause first")
+            self._check_idle(WeightUpdateError)
             seats = self._living
             outcomes = await asyncio.gather(
                 *(seat.engine.begin_weight_update(version, source) for seat in seats), return_exceptions=True
@@ -390,7 +346,7 @@ class EnginePool:
                 # Started again while the update was under way: it still has older weights.
                 self._revive(seat)
 
-    def _revive(self, seat: _Seat) -> None:
+    def _revive(self, seat: Seat) -> None:
         task = asyncio.get_running_loop().create_task(self._replace(seat))
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
@@ -418,24 +374,9 @@ class EnginePool:
         """All engines as one: sums, and the oldest weight version of those that live."""
         states = await self.states()
         living = [state for state, seat in zip(states, self._seats, strict=True) if seat.alive] or states
-        return EngineState(
-            engine_id="pool",
-            type=self.name,
-            weight_version=min(state.weight_version for state in living),
-            checksum=living[0].checksum,
-            free_kv_blocks=sum(state.free_kv_blocks for state in living),
-            total_kv_blocks=sum(state.total_kv_blocks for state in living),
-            block_tokens=living[0].block_tokens,
-            running=sum(state.running for state in living),
-            waiting=sum(state.waiting for state in living) + self._scheduler.waiting,
-            paused=all(state.paused for state in living) or not self._resumed.is_set() or bool(self._doubt),
-        )
+        return summed_state(self.name, living, waiting=self._scheduler.waiting + self._waiting, paused=self._closed)
 
     @property
     def tokens_generated(self) -> int:
         """Tokens generated since the start, by engines that have died too."""
-        return sum(seat.tokens_before + (seat.engine.tokens_generated if seat.alive else 0) for seat in self._seats)
-
-
-def _future() -> asyncio.Future[_Seat | None]:
-    return asyncio.get_running_loop().create_future()
+        return sum(seat.tokens_generated for seat in self._seats)

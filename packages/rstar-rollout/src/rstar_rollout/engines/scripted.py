@@ -11,7 +11,6 @@ from collections.abc import Callable, Sequence
 from rstar_rollout.engines.base import (
     EngineDeadError,
     EngineError,
-    EngineNotReadyError,
     EngineState,
     FinishReason,
     GenerationRequest,
@@ -21,6 +20,7 @@ from rstar_rollout.engines.base import (
     WeightUpdateError,
     source_folder,
 )
+from rstar_rollout.engines.gate import GatedEngine
 
 __all__ = ["Script", "ScriptedEngine"]
 
@@ -28,7 +28,7 @@ Script = Callable[[GenerationRequest], Sequence[int]]
 """Token ids of the whole turn that the policy would write, without regard to its limit."""
 
 
-class ScriptedEngine:
+class ScriptedEngine(GatedEngine):
     """See the module text.
 
     Args:
@@ -53,14 +53,12 @@ class ScriptedEngine:
         said_when_aborted: int = 0,
         kv_blocks: int = 0,
     ) -> None:
+        super().__init__()
         self.deterministic = deterministic
         self._script = script
         self._hold = hold
         self._holds = holds
         self._said_when_aborted = said_when_aborted
-        self._resumed = asyncio.Event()
-        self._resumed.set()
-        self._aborted: dict[str, asyncio.Event] = {}
         self._version = 0
         self._checksum = ""
         self._pending: int | None = None
@@ -69,7 +67,6 @@ class ScriptedEngine:
         self._kv_blocks = kv_blocks
         self._dead = asyncio.Event()
         self._asleep = False
-        self._waiting = 0
         self.max_model_tokens: int | None = None
         self.requests: list[GenerationRequest] = []
         self.released: set[str] = set()
@@ -88,18 +85,8 @@ class ScriptedEngine:
 
     async def generate(self, request: GenerationRequest, on_tokens: TokenCallback | None = None) -> GenerationResult:
         """Say the next line."""
-        self._waiting += 1
-        try:
-            await self._resumed.wait()
-        finally:
-            self._waiting -= 1
-        if self._asleep:
-            raise EngineNotReadyError("the engine sleeps")
-        if self._doubt:
-            raise EngineNotReadyError(self._doubt)
-        self.requests.append(request)
-        aborted = self._aborted[request.request_id] = asyncio.Event()
-        try:
+        async with self._inside(request) as aborted:
+            self.requests.append(request)
             if self._hold is not None and (self._holds is None or self._holds(request)):
                 waits = [asyncio.ensure_future(e.wait()) for e in (self._hold, aborted, self._dead)]
                 try:
@@ -110,8 +97,6 @@ class ScriptedEngine:
             if self._dead.is_set():
                 raise EngineDeadError("the engine is gone")
             stopped = aborted.is_set()
-        finally:
-            del self._aborted[request.request_id]
         ids: list[int] = []
         reason: FinishReason = "length"
         for token in self._script(request)[request.noise.position :]:
@@ -129,28 +114,13 @@ class ScriptedEngine:
             on_tokens(ids)
         return GenerationResult(tuple(ids), (0.0,) * len(ids), reason, self._version)
 
-    async def generate_batch(self, requests: Sequence[GenerationRequest]) -> list[GenerationResult]:
-        """Say several lines."""
-        return list(await asyncio.gather(*(self.generate(request) for request in requests)))
-
-    def abort(self, request_ids: Sequence[str]) -> None:
-        """End requests early."""
-        for request_id in request_ids:
-            if request_id in self._aborted:
-                self._aborted[request_id].set()
-
-    async def pause(self) -> None:
-        """Let new requests wait."""
-        self._resumed.clear()
-
-    async def resume(self) -> None:
-        """Take requests again."""
-        self._resumed.set()
+    @property
+    def _refusal(self) -> str:
+        return "the engine sleeps" if self._asleep else self._doubt
 
     async def begin_weight_update(self, version: int, source: WeightSource) -> None:
         """Refuse generation until the commit."""
-        if self._aborted:
-            raise WeightUpdateError("requests are running: pause first")
+        self._check_idle(WeightUpdateError)
         source_folder(source)
         self._pending = version
         self._doubt = f"weight update to version {version} is under way"
@@ -167,8 +137,7 @@ class ScriptedEngine:
 
     async def sleep(self) -> None:
         """Refuse to talk."""
-        if self._aborted:
-            raise EngineError("requests are running: pause first")
+        self._check_idle(EngineError)
         self._asleep = True
 
     async def wake(self) -> None:
@@ -185,9 +154,9 @@ class ScriptedEngine:
             free_kv_blocks=self._kv_blocks,
             total_kv_blocks=self._kv_blocks,
             block_tokens=16 if self._kv_blocks else 0,
-            running=len(self._aborted),
+            running=len(self._running),
             waiting=self._waiting,
-            paused=not self._resumed.is_set() or bool(self._doubt) or self._asleep,
+            paused=self._closed,
         )
 
     def release(self, sequence_id: str) -> None:

@@ -22,7 +22,6 @@ from rstar_protos.errors import UserInputError
 from rstar_rollout.engines.base import (
     EngineDeadError,
     EngineError,
-    EngineNotReadyError,
     EngineState,
     FinishReason,
     GenerationRequest,
@@ -31,6 +30,7 @@ from rstar_rollout.engines.base import (
     WeightSource,
     WeightUpdateError,
 )
+from rstar_rollout.engines.gate import GatedEngine
 from rstar_rollout.engines.noise import turn_seed
 from rstar_rollout.engines.vllm_names import FOLDER_BACKEND, WORKER_EXTENSION
 
@@ -71,21 +71,19 @@ class VllmSettings:
     """Class mixed into vLLM's workers, for vLLM's `worker_extension_cls`."""
 
 
-class VllmEngine:
+class VllmEngine(GatedEngine):
     """See the module text. Args: ``model``, a Hugging Face folder, and the settings."""
 
     name = "vllm"
     deterministic = False
 
     def __init__(self, model: str | Path, settings: VllmSettings | None = None) -> None:
+        super().__init__()
         self._folder = Path(model)
         self._settings = settings or VllmSettings()
         self._llm: AsyncLLM | None = None
         self._stats: Any = None
         self._weights: VllmWeights | None = None
-        self._resumed = asyncio.Event()
-        self._resumed.set()
-        self._running: set[str] = set()
         self._abort_tasks: set[asyncio.Task[None]] = set()
         self.max_model_tokens: int | None = self._settings.max_model_tokens
 
@@ -161,40 +159,32 @@ class VllmEngine:
 
     async def generate(self, request: GenerationRequest, on_tokens: TokenCallback | None = None) -> GenerationResult:
         """Generate one turn."""
-        await self._resumed.wait()
-        if self._llm is None or self._weights is None:
-            raise EngineError("the engine has not been started")
-        if self._weights.asleep:
-            raise EngineNotReadyError("the engine sleeps")
-        if self._weights.doubt:
-            raise EngineNotReadyError(self._weights.doubt)
-        if request.max_new_tokens < 1 or not request.token_ids:
-            raise UserInputError("max_new_tokens", request.max_new_tokens, "at least 1, after at least one token")
-        version = self._weights.version
-        self._running.add(request.request_id)
-        collected = _Collected(request, version)
-        try:
-            prompt: Any = {"prompt_token_ids": list(request.token_ids)}
-            parameters = _parameters(request, stream=on_tokens is not None)
-            async for output in self._llm.generate(prompt, parameters, request.request_id):
-                fresh = collected.add(output)
-                if on_tokens is not None and fresh:
-                    on_tokens(fresh)
-        except asyncio.CancelledError:
-            self.abort([request.request_id])
-            raise
-        except EngineError:
-            raise
-        except Exception as error:
-            kind = EngineDeadError if self._llm is None or self._llm.errored else EngineError
-            raise kind(f"vLLM: {error!r}") from error
-        finally:
-            self._running.discard(request.request_id)
+        async with self._inside(request):
+            if self._llm is None:
+                raise EngineError("the engine has not been started")
+            collected = _Collected(request, self._started.version)
+            try:
+                prompt: Any = {"prompt_token_ids": list(request.token_ids)}
+                parameters = _parameters(request, stream=on_tokens is not None)
+                async for output in self._llm.generate(prompt, parameters, request.request_id):
+                    fresh = collected.add(output)
+                    if on_tokens is not None and fresh:
+                        on_tokens(fresh)
+            except asyncio.CancelledError:
+                self.abort([request.request_id])
+                raise
+            except EngineError:
+                raise
+            except Exception as error:
+                kind = EngineDeadError if self._llm is None or self._llm.errored else EngineError
+                raise kind(f"vLLM: {error!r}") from error
         return collected.result()
 
-    async def generate_batch(self, requests: Sequence[GenerationRequest]) -> list[GenerationResult]:
-        """Generate several turns at once."""
-        return list(await asyncio.gather(*(self.generate(request) for request in requests)))
+    @property
+    def _refusal(self) -> str:
+        if self._weights is None:
+            return ""
+        return "the engine sleeps" if self._weights.asleep else self._weights.doubt
 
     def abort(self, request_ids: Sequence[str]) -> None:
         """End requests early."""
@@ -204,18 +194,9 @@ class VllmEngine:
             self._abort_tasks.add(task)
             task.add_done_callback(self._abort_tasks.discard)
 
-    async def pause(self) -> None:
-        """Let new requests wait until `resume`."""
-        self._resumed.clear()
-
-    async def resume(self) -> None:
-        """Take work again."""
-        self._resumed.set()
-
     async def begin_weight_update(self, version: int, source: WeightSource) -> None:
         """Refuse generation until the commit. With a transfer backend the workers begin to receive now."""
-        if self._running:
-            raise WeightUpdateError("requests are running: pause first")
+        self._check_idle(WeightUpdateError)
         await self._started.begin(version, source)
 
     async def commit_weight_update(self, version: int, checksum: str) -> None:
@@ -232,8 +213,7 @@ class VllmEngine:
 
     async def sleep(self) -> None:
         """Give memory back, see ``VllmSettings.sleep_level``; on a CPU vLLM only drops its caches."""
-        if self._running:
-            raise EngineError("requests are running: pause first")
+        self._check_idle(EngineError)
         if self._settings.sleep_level is None:
             raise EngineError("the engine was started without a sleep level")
         await self._started.sleep(self._settings.sleep_level)
@@ -266,8 +246,8 @@ class VllmEngine:
             total_kv_blocks=blocks,
             block_tokens=tokens,
             running=max(0, len(self._running) - waiting),
-            waiting=waiting,
-            paused=not self._resumed.is_set() or weights is None or bool(weights.doubt) or weights.asleep,
+            waiting=waiting + self._waiting,
+            paused=self._closed or weights is None,
         )
 
     def release(self, sequence_id: str) -> None:

@@ -6,8 +6,9 @@ A model of two small layers is given packed rows of 1024-token sequences in whic
 of the table is a process of its own; the peak is what the process needed beyond the loaded model. Beside it stands
 what one float32 tensor of tokens x vocabulary would take.
 
-Exit status 1: from the fewest to the most tokens the peak grows by more than 10 % of that tensor's growth, or a chunk
-four times as large does not show in the peak. Linux; needs about 5 GB.
+The peak grows with the tokens for the hidden states and activations that the backward pass needs, whatever the
+vocabulary. Exit status 1: it grows more with the larger vocabulary than with the smaller one, by more than 5 % of what
+whole tensors would; or a chunk four times as large does not show in the peak. Linux; needs about 5 GB.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ from typing import Any
 TOKENS = (1024, 2048, 4096, 8192, 16384, 32768)
 VOCABULARIES = (49_152, 151_936)
 CHUNKS = (256, 1024, 4096)
-CHUNK, SEQUENCE, MOST_SHARE = 1024, 1024, 0.1
+CHUNK, SEQUENCE, MOST_SHARE = 1024, 1024, 0.05
 MEGABYTE = 1 << 20
 
 
@@ -81,14 +82,17 @@ def main() -> int:
     figures: list[dict[str, Any]] = []
     misses: list[str] = []
     print(f"{'vocabulary':>10} {'tokens':>7} {'chunk':>6} {'peak MB':>9} {'tokens x vocabulary MB':>23} {'seconds':>8}")
+    growths, naives = [], []
     for vocabulary in VOCABULARIES:
         rows = [_row(tokens, vocabulary, CHUNK, figures) for tokens in lengths]
-        growth = rows[-1]["peak_mb"] - rows[0]["peak_mb"]
-        naive = rows[-1]["naive_mb"] - rows[0]["naive_mb"]
-        if growth > MOST_SHARE * naive:
-            misses.append(
-                f"vocabulary {vocabulary}: the peak grows by {growth:.0f} MB, a whole tensor by {naive:.0f} MB"
-            )
+        growths.append(rows[-1]["peak_mb"] - rows[0]["peak_mb"])
+        naives.append(rows[-1]["naive_mb"] - rows[0]["naive_mb"])
+    more, naive_more = growths[1] - growths[0], naives[1] - naives[0]
+    print(
+        f"with the larger vocabulary the peak grows by {more:.0f} MB more, a whole tensor by {naive_more:.0f} MB more"
+    )
+    if more > MOST_SHARE * naive_more:
+        misses.append(f"{more:.0f} MB of the peak's growth are the vocabulary's")
     middle = min(8192, lengths[-1])
     by_chunk = [_row(middle, VOCABULARIES[0], chunk, figures) for chunk in CHUNKS if chunk <= middle]
     for small, large in itertools.pairwise(by_chunk):

@@ -44,13 +44,23 @@ def test_plain_rows(tmp_path):
     )
     assert load_problems(path) == [
         EvalProblem("a", "1+1?", "2", ("easy",)),
-        EvalProblem("problems-1", "x", "7"),
+        EvalProblem("problems-2", "x", "7"),
     ]
 
 
 def test_verl_rows(tmp_path):
     path = write(tmp_path, json.dumps(VERL))
     assert load_problems(path) == [EvalProblem("gsm8k/test/3", "What is 6*7?", "42", ("gsm8k",))]
+
+
+def test_the_bare_question_of_a_verl_row_is_preferred(tmp_path):
+    row = {**VERL, "extra_info": {"question": "6*7?", "index": 3}}
+    assert load_problems(write(tmp_path, json.dumps(row)))[0].problem == "6*7?"
+
+
+def test_repeated_verl_rows_are_problems_of_their_own(tmp_path):
+    found = load_problems(write(tmp_path, f"{json.dumps(VERL)}\n{json.dumps(VERL)}"))
+    assert [problem.problem_id for problem in found] == ["gsm8k/test/3", "gsm8k/test/3-2"]
 
 
 def test_parquet_and_jsonl_of_the_same_rows_agree(tmp_path):
@@ -144,20 +154,22 @@ def test_limit_reads_no_further(tmp_path):
 )
 def test_bad_rows_are_refused_by_file_line_and_field(tmp_path, row, field):
     path = write(tmp_path, '{"problem": "fine", "answer": "1"}\n\n' + row + "\n")
-    refused(path, "line 3", f"field {field}")
+    refused(path, f"{path}:3: ", "JSON" if field == "line" else f"field {field}")
 
 
 def test_bytes_that_are_not_utf8_are_refused_by_line(tmp_path):
-    refused(write(tmp_path, b'{"problem": "p", "answer": "1"}\n{"problem": "\xff", "answer": "1"}'), "line 2", "UTF-8")
+    refused(
+        write(tmp_path, b'{"problem": "p", "answer": "1"}\n{"problem": "\xff", "answer": "1"}'), ".jsonl:2: ", "UTF-8"
+    )
 
 
 def test_two_problems_of_one_id_are_refused(tmp_path):
     row = '{"problem": "p", "answer": "1", "id": "same"}\n'
-    refused(write(tmp_path, row + row), "line 2", "same", "line 1")
+    refused(write(tmp_path, row + row), ".jsonl:2: ", "same", ".jsonl:1)")
 
 
 def test_missing_tag_field_is_refused(tmp_path):
-    refused(write(tmp_path, '{"problem": "p", "answer": "1"}'), "line 1", "level", tag_fields=["level"])
+    refused(write(tmp_path, '{"problem": "p", "answer": "1"}'), ".jsonl:1: ", "level", tag_fields=["level"])
 
 
 @pytest.mark.parametrize("content", [b"", b"\n\n"])
@@ -178,7 +190,7 @@ def test_damaged_parquet_is_refused(tmp_path):
 def test_parquet_errors_name_the_row(tmp_path):
     rows = [{"problem": "p", "answer": "1"}, {"problem": "q", "answer": None}]
     pq.write_table(pa.Table.from_pylist(rows), tmp_path / "x.parquet")
-    refused(tmp_path / "x.parquet", "row 2", "field answer")
+    refused(tmp_path / "x.parquet", ".parquet:2: ", "field answer")
 
 
 def test_fingerprint_follows_text_and_answer():

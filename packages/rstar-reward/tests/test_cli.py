@@ -35,7 +35,7 @@ def test_grade_writes_one_line_per_line_in_order(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("content", "message"),
     [
-        ("nonsense", "1: not a JSON object"),
+        ("nonsense", "in.jsonl:1: "),
         ('{"id": 1, "gold": "4", "response": "x"}\n{"id": 2}', "2: a line needs"),
         ('{"id": 1, "gold": 4, "response": "x"}', "1: a line needs"),
         ('{"id": 1, "gold": "4", "response": 4}', "`response` must be a string"),

@@ -131,7 +131,7 @@ def test_batch_answers_each_line_once(sandbox: Sandbox, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("line", "named"),
     [
-        ("nonsense", "not JSON"),
+        ("nonsense", "JSON"),
         ("[]", "object"),
         ('{"id": "a"}', "code"),
         ('{"code": "1"}', "id"),

@@ -67,6 +67,12 @@ def test_scripted_files_and_data_sets_are_told_apart(tmp_path: Path) -> None:
     assert report.dropped == {"no known layout": 1}
 
 
+def test_a_printed_list_of_conversations_is_read(tmp_path: Path) -> None:
+    (tmp_path / "a.json").write_text(json.dumps([CHAT, CHAT], indent=2), encoding="utf-8-sig")
+    conversations, _ = read_demonstrations(tmp_path / "a.json", 9)
+    assert len(conversations) == 2
+
+
 @pytest.mark.parametrize("content", ["", "\n", "junk\n", '{"problem": "p", "turns": [{"assistant": 1}]}\n'])
 def test_a_file_that_cannot_be_used_is_an_error_in_one_line(tmp_path: Path, content: str) -> None:
     (tmp_path / "a.jsonl").write_text(content)
@@ -76,7 +82,7 @@ def test_a_file_that_cannot_be_used_is_an_error_in_one_line(tmp_path: Path, cont
 
 def test_a_tool_result_that_nobody_answers_is_refused(tmp_path: Path) -> None:
     wrong = {"problem": "p", "turns": [{"assistant": "call", "tool_response": "2"}]}
-    with pytest.raises(UserInputError, match="line 2"):
+    with pytest.raises(UserInputError, match=":2: "):
         read_demonstrations(written(tmp_path / "a.jsonl", SCRIPT, wrong), 9)
 
 

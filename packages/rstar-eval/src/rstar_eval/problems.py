@@ -1,27 +1,28 @@
-"""Problems to evaluate on, read from JSONL or parquet.
+"""Problems to evaluate on or to train with, read from JSONL or parquet.
 
 Two column layouts are understood, in both file kinds and row by row:
 
-- plain: `problem` and `answer`, optionally `id` and `tags` (a list of texts);
+- plain: `problem` and `answer`, optionally `id`, `source` and `tags` (a list of texts);
 - verl: `prompt` (a list of chat messages with exactly one user message), `reward_model.ground_truth`,
-  optionally `data_source` (becomes a tag) and `extra_info.index` / `extra_info.split` (become the id).
-  Its system message is dropped: the rollout service applies its own chat format.
+  optionally `data_source` (becomes source and tag) and `extra_info.index` / `extra_info.split` (become the id).
+  The question is `extra_info.question` where that is there, because the user message may carry instructions for
+  another answer format. System messages are dropped: the rollout service applies its own chat format.
 
-Every error names file, line (row of a parquet file) and field. Lines end at "\\n" only: a line separator
-inside a JSON text (U+2028, U+0085, form feed) does not split a problem in two.
+A row without an id is named after file and line, `aime-3`. Texts and numbers stay as the file spells them. Every
+error names file, line (row of a parquet file) and field.
 """
 
 from __future__ import annotations
 
 import dataclasses
 import hashlib
-import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from rstar_protos.errors import UserInputError
+from rstar_protos.jsonl import read_rows
 
 __all__ = ["EvalProblem", "load_problems"]
 
@@ -35,7 +36,7 @@ class EvalProblem:
 
     `problem_id` is unique within an evaluation; it keys the sampling noise, so that the same problem is
     sampled in the same way whatever stands around it. `tags` name the parts reported apart. `where` is the place
-    it was read from, for messages.
+    it was read from, for messages; `source` the data set that its row names, if it does.
     """
 
     problem_id: str
@@ -43,11 +44,16 @@ class EvalProblem:
     answer: str
     tags: tuple[str, ...] = ()
     where: str = dataclasses.field(default="", compare=False)
+    source: str = dataclasses.field(default="", compare=False)
 
     @property
     def fingerprint(self) -> str:
         """Changes when the text or the answer changes: results of another problem are never reused."""
         return hashlib.sha256(f"{self.problem}\x00{self.answer}".encode()).hexdigest()[:16]
+
+
+_Row = tuple[int, str, Mapping[str, Any]]
+"""Line (row of a parquet file) from 1, its place for messages, columns."""
 
 
 class _Number(str):
@@ -72,15 +78,18 @@ def load_problems(path: str | Path, *, tag_fields: Sequence[str] = (), limit: in
         raise UserInputError("problems", str(file), "name an existing .jsonl or .parquet file")
     suffix = file.suffix.lower()
     if suffix in (".jsonl", ".json", ".ndjson"):
-        rows = _jsonl_rows(file)
+        rows: Iterator[_Row] = read_rows(file, "problems", parse_number=_Number)
     elif suffix in (".parquet", ".pq"):
         rows = _parquet_rows(file)
     else:
         raise UserInputError("problems", str(file), "name a file ending in .jsonl or .parquet")
     problems: list[EvalProblem] = []
     seen: dict[str, str] = {}
-    for where, row in rows:
-        problem = _problem(row, where, default_id=f"{file.stem}-{len(problems)}", tag_fields=tag_fields)
+    for number, where, row in rows:
+        problem = _problem(row, where, default_id=f"{file.stem}-{number}", tag_fields=tag_fields)
+        if problem.problem_id in seen and row.get("id") is None:
+            # Mixtures repeat a row, or an index: both are problems of their own.
+            problem = dataclasses.replace(problem, problem_id=f"{problem.problem_id}-{number}")
         if problem.problem_id in seen:
             raise _bad(where, "id", problem.problem_id, f"an id not used before (used in {seen[problem.problem_id]})")
         seen[problem.problem_id] = where
@@ -92,28 +101,7 @@ def load_problems(path: str | Path, *, tag_fields: Sequence[str] = (), limit: in
     return problems
 
 
-def _jsonl_rows(file: Path) -> Iterator[tuple[str, Mapping[str, Any]]]:
-    with file.open("rb") as lines:  # a binary file is split at b"\n" and nowhere else
-        for number, raw in enumerate(lines, start=1):
-            where = f"{file}, line {number}"
-            try:
-                text = raw.decode("utf-8-sig" if number == 1 else "utf-8")
-            except UnicodeDecodeError as error:
-                raise _bad(where, "line", f"byte {error.start} is not UTF-8", "UTF-8 text") from None
-            if not text.strip():
-                continue
-            try:
-                row = json.loads(text, parse_int=_Number, parse_float=_Number, parse_constant=_Number)
-            except json.JSONDecodeError as error:
-                raise _bad(where, "line", f"{error.msg} at column {error.colno}", "one JSON object") from None
-            except RecursionError:
-                raise _bad(where, "line", "JSON nested too deeply", "one JSON object") from None
-            if not isinstance(row, dict):
-                raise _bad(where, "line", _shown(row), "one JSON object")
-            yield where, row
-
-
-def _parquet_rows(file: Path) -> Iterator[tuple[str, Mapping[str, Any]]]:
+def _parquet_rows(file: Path) -> Iterator[_Row]:
     import pyarrow as pa  # type: ignore[import-untyped]  # ships no types
     import pyarrow.parquet as pq  # type: ignore[import-untyped]  # ships no types
 
@@ -123,7 +111,7 @@ def _parquet_rows(file: Path) -> Iterator[tuple[str, Mapping[str, Any]]]:
             for batch in table.iter_batches(batch_size=1024):
                 for row in batch.to_pylist():
                     number += 1
-                    yield f"{file}, row {number}", row
+                    yield number, f"{file}:{number}", row
     except (pa.ArrowException, OSError) as error:
         first_line = str(error).split("\n", 1)[0]
         raise UserInputError("problems", str(file), f"name a readable parquet file ({first_line})") from None
@@ -131,17 +119,19 @@ def _parquet_rows(file: Path) -> Iterator[tuple[str, Mapping[str, Any]]]:
 
 def _problem(row: Mapping[str, Any], where: str, *, default_id: str, tag_fields: Sequence[str]) -> EvalProblem:
     tags = _tags(row.get("tags"), where)
+    source = ""
     if row.get("problem") is not None:
         problem = _text(row["problem"], where, "problem")
         answer = _answer(row.get("answer"), where, "answer")
         problem_id = default_id if row.get("id") is None else _identifier(row["id"], where, "id")
+        source = "" if row.get("source") is None else _identifier(row["source"], where, "source")
     elif row.get("prompt") is not None:
-        problem = _user_text(row["prompt"], where)
+        problem = _question(row, where)
         answer = _ground_truth(row.get("reward_model"), where)
         problem_id = _verl_id(row, where, default_id)
-        source = row.get("data_source")
-        if source is not None:
-            tags = (*tags, _identifier(source, where, "data_source"))
+        if row.get("data_source") is not None:
+            source = _identifier(row["data_source"], where, "data_source")
+            tags = (*tags, source)
     else:
         columns = ", ".join(sorted(map(str, row))[:8]) or "no fields"
         raise _bad(where, "problem", f"missing; found {columns}", f"the layout {_PLAIN} or {_VERL}")
@@ -149,7 +139,14 @@ def _problem(row: Mapping[str, Any], where: str, *, default_id: str, tag_fields:
         if row.get(field) is None:
             raise _bad(where, field, "missing", "a value in every row, as it is asked for as a tag")
         tags = (*tags, f"{field}={_identifier(row[field], where, field)}")
-    return EvalProblem(problem_id, problem, answer, tuple(dict.fromkeys(tags)), where)
+    return EvalProblem(problem_id, problem, answer, tuple(dict.fromkeys(tags)), where, source)
+
+
+def _question(row: Mapping[str, Any], where: str) -> str:
+    question = _extra_info(row, where).get("question")
+    if question not in (None, ""):
+        return _text(question, where, "extra_info.question")
+    return _user_text(row["prompt"], where)
 
 
 def _user_text(prompt: Any, where: str) -> str:
@@ -184,11 +181,7 @@ def _ground_truth(reward_model: Any, where: str) -> str:
 def _verl_id(row: Mapping[str, Any], where: str, default_id: str) -> str:
     if row.get("id") is not None:
         return _identifier(row["id"], where, "id")
-    extra = row.get("extra_info")
-    if extra is None:
-        return default_id
-    if not isinstance(extra, Mapping):
-        raise _bad(where, "extra_info", _shown(extra), "an object")
+    extra = _extra_info(row, where)
     if extra.get("index") is None:
         return default_id
     # An index alone repeats from split to split and from source to source.
@@ -198,11 +191,20 @@ def _verl_id(row: Mapping[str, Any], where: str, default_id: str) -> str:
     )
 
 
+def _extra_info(row: Mapping[str, Any], where: str) -> Mapping[str, Any]:
+    extra = row.get("extra_info")
+    if extra is None:
+        return {}
+    if not isinstance(extra, Mapping):
+        raise _bad(where, "extra_info", _shown(extra), "an object")
+    return extra
+
+
 def _answer(value: Any, where: str, field: str) -> str:
-    """A text, or a finite number in the spelling of the file."""
+    """A text, or a finite number in the spelling of the file; parquet, which has none, gives 5.0 as 5."""
     if isinstance(value, bool) or not isinstance(value, (str, int, float)):
         raise _bad(where, field, _shown(value), "a text or a number")
-    text = str(value)
+    text = str(int(value)) if isinstance(value, float) and value.is_integer() else str(value)
     is_number = isinstance(value, (_Number, int, float))
     if is_number and text.lstrip("-").lower() in ("nan", "infinity", "inf"):
         raise _bad(where, field, text, "a finite number")
@@ -256,4 +258,4 @@ def _shown(value: Any) -> str:
 
 
 def _bad(where: str, field: str, value: str, accepted: str) -> UserInputError:
-    return UserInputError.message(f"{where}, field {field}: {value}; expected {accepted}")
+    return UserInputError.message(f"{where}: field {field}: {value}; expected {accepted}")

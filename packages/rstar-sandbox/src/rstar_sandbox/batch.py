@@ -13,6 +13,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
 from rstar_protos.errors import ServiceUnavailableError, UserInputError
+from rstar_protos.jsonl import read_rows
 from rstar_protos.sandbox.v1 import sandbox_pb2
 from rstar_protos.service import EMBEDDED, ClientSecurity
 from rstar_sandbox.client import SandboxClient, execute_request
@@ -32,16 +33,10 @@ def read_programs(path: Path) -> list[sandbox_pb2.ExecuteRequest]:
         UserInputError: an unreadable file, or a line that is not a program; names the line.
     """
     requests: dict[str, sandbox_pb2.ExecuteRequest] = {}
-    try:
-        lines = path.read_text(encoding="utf-8").splitlines()
-    except (OSError, UnicodeDecodeError) as error:
-        raise UserInputError("programs", str(path), f"it cannot be read ({error})") from error
-    for number, line in enumerate(lines, 1):
-        if not line.strip():
-            continue
-        request = _read_line(line, f"{path}:{number}")
+    for _, where, row in read_rows(path, "programs"):
+        request = _request(row, where)
         if request.request_id in requests:
-            raise UserInputError(f"{path}:{number}: id", request.request_id, "give each program its own")
+            raise UserInputError(f"{where}: id", request.request_id, "give each program its own")
         requests[request.request_id] = request
     return list(requests.values())
 
@@ -96,13 +91,7 @@ async def _run(
     return dict(counts)
 
 
-def _read_line(line: str, where: str) -> sandbox_pb2.ExecuteRequest:
-    try:
-        data: Any = json.loads(line)
-    except (ValueError, RecursionError) as error:
-        raise UserInputError.message(f"{where}: not JSON ({error})") from error
-    if not isinstance(data, dict):
-        raise UserInputError.message(f"{where}: give an object with id and code")
+def _request(data: dict[str, Any], where: str) -> sandbox_pb2.ExecuteRequest:
     _check_fields(data, where)
     limits = Limits(
         wall_seconds=float(data.get("timeout_s") or 0),

@@ -9,7 +9,6 @@ from typing import Any
 import grpc.aio
 
 from rstar_eval.evaluate import evaluate
-from rstar_eval.problems import EvalProblem
 from rstar_eval.report import Report
 from rstar_eval.settings import EvalSettings
 from rstar_protos.errors import ServiceUnavailableError
@@ -133,7 +132,7 @@ class Evaluator:
                 on_sample(done, total)
 
         report = await evaluate(
-            [EvalProblem(p.problem_id, p.text, p.answer, p.tags) for p in problems],
+            [problem.as_eval() for problem in problems],
             self._rollouts,
             self._reward,
             settings,

@@ -16,7 +16,6 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from rstar_eval.gold_check import UnusableGoldError, check_golds
-from rstar_eval.problems import EvalProblem
 from rstar_model.chat_format import ChatFormat
 from rstar_model.tokenizer import Tokenizer, load_tokenizer
 from rstar_protos.service import ServeSettings, start_server
@@ -187,7 +186,7 @@ async def _services(context: RunContext, model_dir: Path) -> AsyncIterator[Servi
     async with Services(recipe, model_dir, context.folder.path / "logs", context.event) as services:
         checking = check_golds(
             services.channel("reward"),
-            [EvalProblem(p.problem_id, p.text, p.answer, p.tags, p.where or p.source) for p in problems],
+            [problem.as_eval() for problem in problems],
             on_checked=lambda done, total: context.show_phase("gold answers", done, total),
         )
         await services.watch(checking)

@@ -15,7 +15,6 @@ from dataclasses import dataclass, field
 
 import grpc.aio
 
-from rstar_eval.problems import EvalProblem
 from rstar_eval.scoring import RewardServiceScorer, Verdict
 from rstar_model.trajectory import Trajectory
 from rstar_model.types import EndReason
@@ -145,7 +144,7 @@ class GroupCollector:
 
         async def score(group: ScoredGroup, trajectory: Trajectory) -> None:
             nonlocal scored
-            problem = EvalProblem(group.problem.problem_id, group.problem.text, group.problem.answer)
+            problem = group.problem.as_eval()
             verdict = await self._scorer.score(problem, trajectory, request_id=trajectory.trajectory_id)
             group.trajectories[trajectory.sample_index] = trajectory
             group.verdicts[trajectory.sample_index] = verdict

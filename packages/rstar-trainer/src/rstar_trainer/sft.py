@@ -6,12 +6,12 @@ tokens it will be asked to continue, and only assistant tokens carry loss.
 
 from __future__ import annotations
 
-import json
+import itertools
 import random
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from textwrap import shorten
 
 from rstar_model.chat_format import ChatFormat
 from rstar_model.ledger import TokenLedger
@@ -19,6 +19,7 @@ from rstar_model.tokenizer import Tokenizer
 from rstar_model.tools import PYTHON_TOOL
 from rstar_model.types import SpanKind
 from rstar_protos.errors import UserInputError
+from rstar_protos.jsonl import JsonRow, parse_line, read_lines, read_rows
 from rstar_trainer.demonstrations import Conversation, ReadReport, conversation_ledger, read_conversations
 from rstar_trainer.problems import SftTurn, sft_examples
 from rstar_trainer.recipe import Recipe
@@ -126,44 +127,35 @@ def read_demonstrations(path: Path, limit: int) -> tuple[Sequence[Demonstration]
     """
     if not _is_scripted(path):
         return read_conversations(path, limit=limit)
-    try:
-        lines = path.read_text(encoding="utf-8").split("\n")
-    except (OSError, UnicodeDecodeError) as error:
-        raise UserInputError("sft.path", str(path), f"it must be a readable UTF-8 JSONL file ({error})") from error
-    found: list[Demonstration] = []
-    for number, line in enumerate(lines, start=1):
-        if line.strip() and len(found) < limit:
-            found.append(_demonstration(line, f"{path} line {number}"))
-    return found, None
+    return [_demonstration(row) for row in itertools.islice(read_rows(path, "sft.path"), limit)], None
 
 
 def _is_scripted(path: Path) -> bool:
-    """Whether the first row is a scripted conversation."""
+    """Whether the first row is a scripted conversation; a file of another form is for `read_conversations` to judge."""
     if path.suffix.lower() == ".parquet":
         return False
-    try:
-        with path.open(encoding="utf-8") as file:
-            first = json.loads(next((line for line in file if line.strip()), "null"))
-    except (OSError, ValueError) as error:
-        raise UserInputError("sft.path", str(path), f"it must be a readable UTF-8 JSONL file ({error})") from error
-    if first is None:
+    _, line = next(read_lines(path, "sft.path"), (0, b""))
+    if not line:
         raise UserInputError("sft.path", str(path), "it must hold at least one conversation")
+    try:
+        first = parse_line(line, str(path))
+    except UserInputError:  # the first line of a printed list, or not JSON at all
+        return False
     return isinstance(first, dict) and {"problem", "turns"} <= first.keys()
 
 
-def _demonstration(line: str, where: str) -> tuple[str, list[SftTurn]]:
+def _demonstration(row: JsonRow) -> tuple[str, list[SftTurn]]:
     accepted = 'give {"problem": text, "turns": [{"assistant": text, "tool_response": text or null}, ...]}'
     try:
-        record: Any = json.loads(line)
-        turns = [SftTurn(turn["assistant"], turn.get("tool_response")) for turn in record["turns"]]
-        problem = record["problem"]
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
-        raise UserInputError(where, line[:80], accepted) from error
+        turns = [SftTurn(turn["assistant"], turn.get("tool_response")) for turn in row.values["turns"]]
+        problem = row.values["problem"]
+    except (KeyError, TypeError, AttributeError) as error:
+        raise UserInputError(row.where, shorten(str(row.values), 80), accepted) from error
     texts = [problem, *(turn.assistant for turn in turns)]
     answers = [turn.tool_response for turn in turns]
     well_typed = all(isinstance(t, str) for t in texts) and all(a is None or isinstance(a, str) for a in answers)
     # A tool result after the last turn would be answered by nobody, and a missing one would answer itself.
     ends_well = bool(turns) and answers[-1] is None and all(answer is not None for answer in answers[:-1])
     if not well_typed or not ends_well:
-        raise UserInputError(where, line[:80], accepted)
+        raise UserInputError(row.where, shorten(str(row.values), 80), accepted)
     return problem, turns

@@ -1,6 +1,7 @@
 """Problems from JSONL and parquet, in the plain and the verl layout, and errors that name the line."""
 
 import json
+import math
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pyarrow import parquet
 
+from rstar_eval.problems import load_problems
 from rstar_protos.errors import UserInputError
 from rstar_trainer.data import read_problems
 
@@ -23,7 +25,9 @@ VERL = {
 
 
 def write(path: Path, rows: list[Any]) -> Path:
-    path.write_text("".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows), encoding="utf-8")
+    path.write_text(
+        "".join(json.dumps(row, ensure_ascii="\\ud8" in json.dumps(row)) + "\n" for row in rows), encoding="utf-8"
+    )
     return path
 
 
@@ -35,7 +39,7 @@ def refused(path: Path, **options: Any) -> str:
 
 
 def test_plain_rows(tmp_path: Path) -> None:
-    path = write(tmp_path / "p.jsonl", [{"id": "x", "problem": " 1+1? ", "answer": "2", "source": "me", "extra": [1]}])
+    path = write(tmp_path / "p.jsonl", [{"id": "x", "problem": "1+1?", "answer": "2", "source": "me", "extra": [1]}])
     (problem,) = read_problems(path)
     assert (problem.problem_id, problem.text, problem.answer, problem.source) == ("x", "1+1?", "2", "me")
 
@@ -45,13 +49,19 @@ def test_rows_without_id_are_named_by_file_and_line(tmp_path: Path) -> None:
     assert [problem.problem_id for problem in read_problems(path)] == ["p-1", "p-2"]
 
 
-@pytest.mark.parametrize(("answer", "text"), [(5, "5"), (-5, "-5"), (5.0, "5"), (0.5, "0.5"), (" 7 ", "7")])
+@pytest.mark.parametrize(("answer", "text"), [(5, "5"), (-5, "-5"), (5.0, "5.0"), (0.5, "0.5"), ("7", "7")])
 def test_answers_may_be_numbers(tmp_path: Path, answer: object, text: str) -> None:
     path = write(tmp_path / "p.jsonl", [{"problem": "a", "answer": answer}])
     assert read_problems(path)[0].answer == text
 
 
-@pytest.mark.parametrize("answer", [None, "", "  ", True, [1], {"a": 1}])
+def test_an_answer_keeps_every_digit(tmp_path: Path) -> None:
+    path = tmp_path / "p.jsonl"
+    path.write_text('{"problem": "a", "answer": 0.12345678901234567890}')
+    assert read_problems(path)[0].answer == "0.12345678901234567890"
+
+
+@pytest.mark.parametrize("answer", [math.nan, math.inf, "\ud800", None, "", "  ", True, [1], {"a": 1}])
 def test_other_answers_are_refused_with_their_line(tmp_path: Path, answer: object) -> None:
     path = write(tmp_path / "p.jsonl", [{"problem": "a", "answer": "1"}, {"problem": "b", "answer": answer}])
     assert refused(path).startswith(f"{path}:2:")
@@ -67,11 +77,27 @@ def test_the_bare_question_of_a_verl_row_is_preferred(tmp_path: Path) -> None:
     assert read_problems(write(tmp_path / "v.jsonl", [row]))[0].text == "6 * 7?"
 
 
+def test_training_and_evaluation_read_the_same_problems(tmp_path: Path) -> None:
+    rows = [
+        VERL,
+        VERL,
+        {**VERL, "extra_info": {"question": "6 * 7?"}},
+        {"problem": " a\n", "answer": 2.50, "tags": ["t"]},
+    ]
+    path = write(tmp_path / "v.jsonl", rows)
+    trained = [problem.as_eval() for problem in read_problems(path)]
+    assert trained == load_problems(path)
+    assert len({problem.problem_id for problem in trained}) == len(rows)
+
+
 def test_verl_parquet(tmp_path: Path) -> None:
     path = tmp_path / "v.parquet"
     parquet.write_table(pa.Table.from_pylist([VERL, VERL]), path)
     problems = read_problems(path, integers_only=True)
-    assert [(problem.problem_id, problem.answer) for problem in problems] == [("v-1", "42"), ("v-2", "42")]
+    assert [(problem.problem_id, problem.answer) for problem in problems] == [
+        ("openai/gsm8k/train/0", "42"),
+        ("openai/gsm8k/train/0-2", "42"),
+    ]
 
 
 def test_plain_parquet(tmp_path: Path) -> None:
@@ -126,7 +152,7 @@ def test_rows_that_are_not_problems_name_their_line(tmp_path: Path, line: bytes)
 
 def test_a_missing_column_is_told_with_both_layouts(tmp_path: Path) -> None:
     text = refused(write(tmp_path / "p.jsonl", [{"question": "a", "answer": 1}]))
-    assert "problem and answer" in text
+    assert "plain (problem, answer)" in text
     assert "reward_model.ground_truth" in text
 
 
@@ -135,7 +161,7 @@ def test_equal_ids_are_refused_with_both_lines(tmp_path: Path) -> None:
     path = write(tmp_path / "p.jsonl", rows)
     text = refused(path)
     assert f"{path}:2:" in text
-    assert f"{path}:1 " in text
+    assert f"{path}:1)" in text
 
 
 def test_an_empty_file_is_refused(tmp_path: Path) -> None:
@@ -146,7 +172,7 @@ def test_an_empty_file_is_refused(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("name", ["absent.jsonl", "absent.parquet"])
 def test_a_missing_file_is_refused(tmp_path: Path, name: str) -> None:
-    assert "exists" in refused(tmp_path / name)
+    assert "existing" in refused(tmp_path / name)
 
 
 def test_other_file_types_are_refused(tmp_path: Path) -> None:

@@ -3,8 +3,10 @@
 import re
 from dataclasses import dataclass, field
 
-_PLAIN = re.compile(r"[+-]?[0-9]+")
-_GROUPED = re.compile(r"[+-]?[0-9]{1,3}(,[0-9]{3})+")
+from rstar_eval.problems import EvalProblem
+
+_PLAIN = re.compile(r"([+-]?[0-9]+)(\.0+)?")
+_GROUPED = re.compile(r"[+-]?[0-9]{1,3}(,[0-9]{3})+(\.0+)?")
 
 
 @dataclass(frozen=True)
@@ -27,10 +29,17 @@ class TrainProblem:
     tags: tuple[str, ...] = ()
     where: str = field(default="", compare=False)
 
+    def as_eval(self) -> EvalProblem:
+        """The problem as evaluation and reward service know it."""
+        return EvalProblem(
+            self.problem_id, self.text, self.answer, self.tags, where=self.where or self.source, source=self.source
+        )
+
 
 def integer_answer(answer: str) -> str | None:
-    """The integer that `answer` writes, without grouping commas and plus sign; None when it is no integer."""
+    """The integer that `answer` writes, without grouping commas, plus sign and ".0"; None when it is no integer."""
     text = answer.strip()
     if _GROUPED.fullmatch(text):
         text = text.replace(",", "")
-    return text.removeprefix("+") if _PLAIN.fullmatch(text) else None
+    found = _PLAIN.fullmatch(text)
+    return found[1].removeprefix("+") if found else None

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from rstar_protos.errors import UserInputError
+from rstar_protos.jsonl import parse_line, read_lines
 from rstar_trainer.demonstrations.conversation import (
     AssistantTurn,
     Conversation,
@@ -155,16 +156,14 @@ def _rows(path: Path) -> Iterator[tuple[int, Any]]:
             yield from _parquet_rows(path)
             return
         with path.open("rb") as file:
-            if path.suffix.lower() == ".json" and file.read(1) == b"[":
-                yield from enumerate(json.loads(path.read_bytes()), start=1)
-                return
-            file.seek(0)
-            # Split at "\n" only: texts may hold U+2028 and other characters that look like line ends.
-            for number, line in enumerate(file, start=1):
-                if line.strip():
-                    yield number, _parsed(line)
-    except (OSError, ValueError) as error:
+            start = file.read(64).removeprefix(b"\xef\xbb\xbf").lstrip()
+        if path.suffix.lower() == ".json" and start.startswith(b"["):
+            yield from enumerate(json.loads(path.read_bytes().decode("utf-8-sig")), start=1)
+            return
+    except (OSError, ValueError, RecursionError) as error:
         raise UserInputError("sft data", str(path), f"{accepted} ({error})") from error
+    for number, line in read_lines(path, "sft data"):
+        yield number, _parsed(line)
 
 
 def _parquet_rows(path: Path) -> Iterator[tuple[int, Any]]:
@@ -183,6 +182,6 @@ def _parquet_rows(path: Path) -> Iterator[tuple[int, Any]]:
 
 def _parsed(line: bytes) -> Any:
     try:
-        return json.loads(line)
-    except (ValueError, RecursionError):
+        return parse_line(line, "")
+    except UserInputError:
         return None

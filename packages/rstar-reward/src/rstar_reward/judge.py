@@ -148,14 +148,14 @@ class Judge:
         return _fault_of_response(reply)
 
     async def _run_twice(self, verifier: str, gold: str, candidate: str | None) -> Reply:
-        """Runs a job, and once more in a fresh worker when the first one died or got no CPU.
+        """Runs a job, and once more in another worker when the first one died or got no CPU.
 
         The worker checks a reference answer that is new before it compares, so that each is checked once and it is
         known whose fault a failure was. The reply tells what is known about it; None when nothing could be found out.
         """
         reply = await self._run(verifier, gold, candidate)
         if reply.kind in (ReplyKind.LOST, ReplyKind.FAULT):
-            reply = await self._run(verifier, gold, candidate)
+            reply = await self._run(verifier, gold, candidate, proven=True)
         if reply.kind is ReplyKind.STARVED:
             reply = await self._run(verifier, gold, candidate, self._pool.settings.busy_patience)
         if reply.gold_problem is None and reply.kind not in (ReplyKind.LOST, ReplyKind.STARVED):
@@ -164,10 +164,12 @@ class Judge:
             return Reply(reply.kind, reply.body, problem)
         return reply
 
-    async def _run(self, verifier: str, gold: str, candidate: str | None, patience: float = 1.0) -> Reply:
+    async def _run(
+        self, verifier: str, gold: str, candidate: str | None, patience: float = 1.0, *, proven: bool = False
+    ) -> Reply:
         known = self._golds.get((verifier, gold))
         job = {"verifier": verifier, "gold": gold, "candidate": candidate, "check_gold": known is None}
-        reply = await self._pool.run(job, patience)
+        reply = await self._pool.run(job, patience, proven=proven)
         if known is not None:
             return Reply(reply.kind, reply.body, known)
         if reply.gold_problem is not None:

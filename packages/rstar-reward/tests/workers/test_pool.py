@@ -108,9 +108,9 @@ async def test_a_reference_is_checked_once(pool: WorkerPool) -> None:
     replies = []
     run = pool.run
 
-    async def recorded(job: dict[str, object], patience: float = 1.0) -> Reply:
+    async def recorded(job: dict[str, object], patience: float = 1.0, *, proven: bool = False) -> Reply:
         replies.append(job["check_gold"])
-        return await run(job, patience)
+        return await run(job, patience, proven=proven)
 
     pool.run = recorded  # type: ignore[method-assign]
     await judge.judge("g", r"\boxed{other}", verifier="misbehaving")

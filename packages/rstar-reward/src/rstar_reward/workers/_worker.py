@@ -32,6 +32,9 @@ def serve_jobs(connection: socket.socket, zygote_pid: int, memory_bytes: int) ->
     _wire.send(connection, {"pid": os.getpid()})
     jobs = 0
     while (job := _wire.receive(connection)) is not None:
+        if "ping" in job:
+            _wire.send(connection, {"kind": "done"})
+            continue
         jobs += 1
         answer = _run(connection, job)
         used = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024

@@ -178,17 +178,19 @@ class WorkerPool:
         """Process id of the zygote."""
         return self._zygote.pid if self._zygote else None
 
-    async def run(self, job: dict[str, Any], patience: float = 1.0) -> Reply:
+    async def run(self, job: dict[str, Any], patience: float = 1.0, *, proven: bool = False) -> Reply:
         """Runs one job; waits for an idle worker first, which does not count against its deadline.
 
         Args:
             job: what the worker is to do.
             patience: multiplies the wall-clock limits; that on CPU time stays.
+            proven: asks the worker for a sign of life first. Where something kills one worker after the other, the
+                job is lost only if its own worker is killed.
 
         Raises:
             ServiceUnavailableError: no worker can be started.
         """
-        worker = await self._take()
+        worker = await (self._take_proven() if proven else self._take())
         progress, usable = _Progress(), False
         deadline = self.settings.deadline_seconds
         limits = {"cpu_seconds": deadline, "wall_seconds": deadline * patience}
@@ -239,6 +241,18 @@ class WorkerPool:
                 self._retire(worker)
                 continue
             return worker
+
+    async def _take_proven(self) -> _Worker:
+        while True:
+            worker, alive = await self._take(), False
+            try:
+                reply = await self._exchange(worker, {"ping": True}, _Progress())
+                alive = reply.kind is ReplyKind.DONE
+            finally:
+                if not alive:
+                    self._retire(worker)
+            if alive:
+                return worker
 
     async def _exchange(self, worker: _Worker, job: dict[str, Any], progress: _Progress) -> Reply:
         try:

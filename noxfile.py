@@ -304,7 +304,7 @@ def protobuf(session: nox.Session, edge: str) -> None:
 
 @nox.session
 def wheels(session: nox.Session) -> None:
-    """Build the wheel of every package; install each outside the checkout, run its README's first example and `--help`."""
+    """Build all wheels; install each outside the checkout, run its README's first example and `--help`."""
     shutil.rmtree(WHEELHOUSE, ignore_errors=True)
     builder = make(session, "build", MAIN_PYTHON, ["build"])
     for found in WORKSPACE.values():

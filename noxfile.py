@@ -260,7 +260,7 @@ def matrix() -> list[nox.parametrize.Param]:  # type: ignore[name-defined]  # no
 def tests(session: nox.Session, name: str, version: str, with_torch: bool) -> None:
     """Unit tests of one package on one Python version, with only what its metadata asks for."""
     if with_torch:
-        requirements = editable("rstar-trainer", "rstar-rollout[embedded]", "rstar-eval[embedded]")
+        requirements = editable("rstar-trainer", "rstar-rollout[embedded,endpoint]", "rstar-eval[embedded]")
         python = make(session, f"torch-{version}", version, [*requirements, *TEST_TOOLS], constraints=TORCH_PIN)
         options = []
     else:

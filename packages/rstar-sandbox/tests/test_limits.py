@@ -53,7 +53,6 @@ def test_asking_for_more_time_alone_means_cpu_time_too() -> None:
     ("changes", "named"),
     [
         ({"slots": 0}, "--slots"),
-        ({"queue_limit": -1}, "--queue-limit"),
         ({"max_sessions": -1}, "--max-sessions"),
         ({"folder": Path("/no/such/folder")}, "--work-dir"),
     ],

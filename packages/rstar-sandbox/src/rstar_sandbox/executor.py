@@ -13,15 +13,7 @@ from rstar_sandbox.limits import Limits
 from rstar_sandbox.messages import Job, Outcome
 from rstar_sandbox.settings import SandboxSettings
 
-__all__ = ["Counters", "Executor", "IsolationError", "Placed", "PoolFullError", "Sessions", "SlotLostError"]
-
-
-class PoolFullError(Exception):
-    """The queue is full; `retry_after_seconds` says when to come back."""
-
-    def __init__(self, retry_after_seconds: float) -> None:
-        super().__init__("the queue of the sandbox is full")
-        self.retry_after_seconds = retry_after_seconds
+__all__ = ["Counters", "Executor", "IsolationError", "Placed", "Sessions", "SlotLostError"]
 
 
 class SlotLostError(Exception):
@@ -97,15 +89,13 @@ class Executor(Protocol):
     async def stop(self) -> None:
         """Ends everything; jobs that run or wait are answered as unavailable."""
 
-    async def run(self, job: Job, *, wait_for_room: bool = False) -> Placed:
-        """Runs one job to its outcome. Cancelling the awaiting task kills the program and frees its slot.
+    async def run(self, job: Job) -> Placed:
+        """Runs one job to its outcome; waits for a slot, however many wait already.
+
+        Cancelling the awaiting task kills the program and frees its slot.
 
         Args:
             job: with complete limits.
-            wait_for_room: for callers that bound what they have in flight themselves.
-
-        Raises:
-            PoolFullError: no room in the queue.
         """
 
 

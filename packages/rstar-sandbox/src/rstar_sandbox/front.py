@@ -54,7 +54,7 @@ class Front:
 
         Raises:
             UserInputError: a limit or a path that cannot be used.
-            PoolFullError: no room.
+            QueueFullError: no room.
             DifferentRequestError: the id belongs to another request.
         """
         check_request(request)

@@ -1,5 +1,6 @@
-"""The pool: templates by tier, and the queue in front of their slots. Knows nothing of gRPC.
+"""The pool: templates by tier, and who gets their slots. Knows nothing of gRPC.
 
+Jobs beyond the slots wait in the order they came, as many as there are: whoever hands them out bounds them.
 Every job is answered exactly once. A slot or zygote that dies under a job is the infrastructure's fault: the job
 runs again on another slot, and only when that fails repeatedly is it answered as unavailable.
 """
@@ -12,7 +13,7 @@ import time
 from typing import Any
 
 from rstar_sandbox.attacks import admit
-from rstar_sandbox.executor import Counters, IsolationError, Placed, PoolFullError, SlotLostError
+from rstar_sandbox.executor import Counters, IsolationError, Placed, SlotLostError
 from rstar_sandbox.isolation import Plan
 from rstar_sandbox.levels import is_at_least
 from rstar_sandbox.messages import CANCEL, CLOSE, Job, Outcome
@@ -61,7 +62,6 @@ class WorkerPool:
         }
         self._stopping = False
         self._tasks: set[asyncio.Task[None]] = set()
-        self._mean_seconds = 0.1
 
     @property
     def level(self) -> str:
@@ -100,12 +100,6 @@ class WorkerPool:
         await asyncio.shield(self._admitted)
         await self._templates[STANDARD].wait_ready()
 
-    async def all_ready(self) -> None:
-        """Returns when every tier has warmed up."""
-        await self.ready()
-        for template in self._templates.values():
-            await template.wait_ready()
-
     async def stop(self) -> None:
         """Ends all slots and zygotes; jobs that run or wait are answered as unavailable."""
         self._stopping = True
@@ -117,14 +111,14 @@ class WorkerPool:
         if self._admitted is not None and not self._admitted.done():
             self._admitted.cancel()
 
-    async def run(self, job: Job, *, wait_for_room: bool = False) -> Placed:
+    async def run(self, job: Job) -> Placed:
         """Runs one job to its outcome; see `Executor`."""
         template = self._templates[self._tier_of(job)]
         queue_seconds, lost_alone, arrived = 0.0, 0, time.monotonic()
-        for attempt in range(_ATTEMPTS):
+        for _ in range(_ATTEMPTS):
             waited_from = time.monotonic()
             try:
-                slot = await self._acquire(template, wait_for_room or attempt > 0)
+                slot = await self._acquire(template)
             except (SlotLostError, asyncio.TimeoutError):
                 if self._stopping or time.monotonic() - waited_from > 1:
                     break
@@ -169,15 +163,10 @@ class WorkerPool:
             await self.ready()
             await template.wait_ready()
 
-    async def _acquire(self, template: Template, wait_for_room: bool) -> SlotConnection:
+    async def _acquire(self, template: Template) -> SlotConnection:
         """Waits for the template, then for a permit, then takes a slot."""
         if self._stopping:
             raise SlotLostError(alone=False)
-        # While the first slots are being made, those whom they will take at once are no queue yet.
-        coming = 0 if template.is_ready else self._permits.free
-        at_once = template.is_ready and self._permits.free > 0 and not self._permits.waiting
-        if not wait_for_room and not at_once and self.queued >= self.settings.queue_limit + coming:
-            raise PoolFullError(self._retry_after())
         if not template.is_ready:
             self._waiting_for_template += 1
             try:
@@ -192,7 +181,6 @@ class WorkerPool:
             raise
 
     async def _run_on(self, slot: SlotConnection, job: Job) -> Outcome:
-        started = time.monotonic()
         # A task of its own: a cancelled reader would leave half a frame behind.
         exchange = asyncio.ensure_future(slot.exchange(job.frame()))
         patience = START_SECONDS + MOST_STARVED * job.limits.wall_seconds + _ANSWER_GRACE_SECONDS
@@ -211,7 +199,6 @@ class WorkerPool:
             self._permits.release()
             raise SlotLostError(alone=await slot.died_alone())
         self._give_back(slot)
-        self._mean_seconds += 0.05 * (time.monotonic() - started - self._mean_seconds)
         outcome = Outcome.from_frame(frame)
         self._count(outcome)
         return outcome
@@ -238,11 +225,6 @@ class WorkerPool:
     def _give_back(self, slot: SlotConnection) -> None:
         slot.template.release(slot)
         self._permits.release()
-
-    def _retry_after(self) -> float:
-        """About when the queue will have moved on by a good part, seconds."""
-        rate = self.settings.slots / max(self._mean_seconds, 0.001)
-        return min(10.0, max(0.05, self.settings.queue_limit / 4 / rate))
 
     async def _keep(self, template: Template, *, first: bool) -> None:
         if first:

@@ -11,15 +11,23 @@ import grpc.aio
 from rstar_protos.errors import UserInputError
 from rstar_protos.sandbox.v1 import sandbox_pb2
 from rstar_protos.service import abort_with_retry_hint
-from rstar_sandbox.executor import IsolationError, PoolFullError, SlotLostError
+from rstar_sandbox.executor import IsolationError, SlotLostError
 from rstar_sandbox.nodes import NodeLostError
 from rstar_sandbox.remembered import DifferentRequestError
 from rstar_sandbox.session_table import SessionLostError, TooManySessionsError, UnknownSessionError
 
-__all__ = ["REFUSALS", "Refusal", "RefusedError", "refuse"]
+__all__ = ["REFUSALS", "QueueFullError", "Refusal", "RefusedError", "refuse"]
 
 _SESSION_ROOM_MILLISECONDS = 1000
 _CODES = {code.value[0]: code for code in grpc.StatusCode}
+
+
+class QueueFullError(Exception):
+    """The queue is full; `retry_after_seconds` says when to come back."""
+
+    def __init__(self, retry_after_seconds: float) -> None:
+        super().__init__("the queue of the sandbox is full")
+        self.retry_after_seconds = retry_after_seconds
 
 
 @dataclass(frozen=True)
@@ -36,7 +44,7 @@ class Refusal:
         """The refusal that an error means; INTERNAL for one that is none of `REFUSALS`."""
         if isinstance(error, RefusedError):
             return error.refusal
-        if isinstance(error, PoolFullError):
+        if isinstance(error, QueueFullError):
             hint = max(1, int(error.retry_after_seconds * 1000))
             return cls(grpc.StatusCode.RESOURCE_EXHAUSTED, str(error), hint)
         if isinstance(error, TooManySessionsError):
@@ -67,7 +75,7 @@ class RefusedError(Exception):
 
 REFUSALS = (
     UserInputError,
-    PoolFullError,
+    QueueFullError,
     SlotLostError,
     IsolationError,
     NodeLostError,

@@ -24,8 +24,6 @@ class SandboxSettings:
 
     slots: int = field(default_factory=_default_slots)
     """Programs that run at the same time; the default is twice the number of cores."""
-    queue_limit: int = 4096
-    """Programs that may wait for a slot; more are refused with RESOURCE_EXHAUSTED and a retry hint."""
     defaults: Limits = DEFAULT_LIMITS
     """Limits of requests that leave them at 0."""
     ceiling: Limits = field(
@@ -70,8 +68,6 @@ class SandboxSettings:
         """
         if self.slots < 1:
             raise UserInputError("--slots", self.slots, "give at least 1")
-        if self.queue_limit < 0:
-            raise UserInputError("--queue-limit", self.queue_limit, "give 0 or more")
         if self.max_sessions < 0:
             raise UserInputError("--max-sessions", self.max_sessions, "give 0 or more")
         if not self.folder.is_dir() or not os.access(self.folder, os.W_OK | os.X_OK):

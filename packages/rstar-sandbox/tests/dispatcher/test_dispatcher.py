@@ -10,8 +10,8 @@ import pytest
 from rstar_protos.common.v1 import common_pb2
 from rstar_protos.sandbox.v1 import sandbox_pb2
 from rstar_sandbox.dispatcher.dispatcher import Dispatcher, DispatchSettings
-from rstar_sandbox.executor import PoolFullError
 from rstar_sandbox.nodes import NodeLostError
+from rstar_sandbox.refusals import QueueFullError
 
 Request = sandbox_pb2.ExecuteRequest
 Response = sandbox_pb2.ExecuteResponse
@@ -205,7 +205,7 @@ async def test_a_flood_is_refused_with_a_hint_and_its_neighbour_is_not() -> None
     assert len(refused) == 2
     for call in refused:
         error = call.exception()
-        assert isinstance(error, PoolFullError)
+        assert isinstance(error, QueueFullError)
         assert error.retry_after_seconds > 0
     assert not neighbour.done()
     assert dispatcher.refused == 2

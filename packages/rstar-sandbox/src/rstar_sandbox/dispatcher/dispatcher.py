@@ -17,8 +17,8 @@ from dataclasses import dataclass
 
 from rstar_protos.sandbox.v1 import sandbox_pb2
 from rstar_sandbox.dispatcher.fair_queue import Entry, FairQueue
-from rstar_sandbox.executor import PoolFullError
 from rstar_sandbox.nodes import Node, NodeLostError
+from rstar_sandbox.refusals import QueueFullError
 from rstar_sandbox.status import Status
 
 __all__ = ["DispatchSettings", "Dispatcher"]
@@ -170,7 +170,7 @@ class Dispatcher:
             wait_for_room: for callers that bound what they have in flight themselves.
 
         Raises:
-            PoolFullError: no room in the queue.
+            QueueFullError: no room in the queue.
         """
         arrived, queue_seconds = time.monotonic(), 0.0
         for epoch in range(1, self.settings.attempts + 1):
@@ -223,10 +223,10 @@ class Dispatcher:
         entry, dropped = self._queue.put(client, waiter, bounded=bounded, first=first)
         if entry is None:
             self.refused += 1
-            raise PoolFullError(self._retry_after())
+            raise QueueFullError(self._retry_after())
         if dropped is not None and not dropped.item.done():
             self.refused += 1
-            dropped.item.set_exception(PoolFullError(self._retry_after()))
+            dropped.item.set_exception(QueueFullError(self._retry_after()))
         if not self._seats and self._giving_up is None:
             self._wait_for_a_node()
         try:

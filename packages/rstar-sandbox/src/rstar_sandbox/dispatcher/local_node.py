@@ -55,7 +55,7 @@ class LocalNode:
         """Runs one program."""
         try:
             job = job_from_proto(request, self._executor.settings)
-            return self._respond(request, await self._executor.run(job, wait_for_room=True))
+            return self._respond(request, await self._executor.run(job))
         finally:
             if self._freed is not None:
                 self._freed(self, 1)

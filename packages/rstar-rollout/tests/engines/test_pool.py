@@ -28,10 +28,12 @@ class Pool:
     def __init__(self, engines: int = 2, *, kv_blocks: int = 0, slots: int = 100, dead_on_arrival: int = 0) -> None:
         self.hold = asyncio.Event()
         self.engines: list[ScriptedEngine] = []
+        self.attempts = 0  # to start an engine that is dead on arrival
         self._dead_after = engines if dead_on_arrival else 10**9
 
         def make() -> ScriptedEngine:
             if len(self.engines) >= self._dead_after:
+                self.attempts += 1
                 raise EngineError("no such device")
             engine = ScriptedEngine(lambda _: [7, 8, 9], hold=self.hold, kv_blocks=kv_blocks)
             self.engines.append(engine)
@@ -61,6 +63,15 @@ async def settled(rounds: int = 20) -> None:
     """Let everything run that can."""
     for _ in range(rounds):
         await asyncio.sleep(0)
+
+
+def die_at_begin(engine: ScriptedEngine) -> None:
+    """Have an engine found dead by the next update."""
+
+    async def gone(version: int, source: WeightSource) -> None:
+        raise EngineError("gone")
+
+    engine.begin_weight_update = gone  # type: ignore[method-assign]
 
 
 @pytest.fixture
@@ -173,16 +184,58 @@ async def test_an_engine_that_alone_fails_an_update_takes_no_more_work(two: Pool
 
 
 async def test_an_engine_found_dead_by_an_update_is_left_out(two: Pool, tmp_path: Path):
-    async def gone(version: int, source: WeightSource) -> None:
-        raise EngineError("gone")
-
-    two.engines[0].begin_weight_update = gone  # type: ignore[method-assign]
+    die_at_begin(two.engines[0])
     await two.pool.begin_weight_update(3, WeightSource(str(tmp_path)))
     await two.pool.commit_weight_update(3, "sum")
     two.hold.set()
     results = await asyncio.gather(*(two.begin(index) for index in range(4)))
     assert {result.weight_version for result in results} == {3}
     assert two.engines[0].requests == []
+
+
+async def test_engines_started_again_during_an_update_get_its_weights_and_go_on(tmp_path: Path):
+    made = Pool(3)
+    await made.pool.start()
+    for engine in made.engines[:2]:
+        die_at_begin(engine)
+    await made.pool.begin_weight_update(3, WeightSource(str(tmp_path)))
+    await settled()
+    await made.pool.commit_weight_update(3, "sum")
+    assert [(state.weight_version, state.paused) for state in await made.pool.states()] == [(3, False)] * 3
+    made.hold.set()
+    await asyncio.gather(*(made.begin(index) for index in range(6)))
+    # The three of the beginning and one restart each for the two that were lost.
+    assert made.served() == [0, 0, 2, 2, 2]
+
+
+async def test_the_only_engine_may_die_in_an_update(tmp_path: Path):
+    made = Pool(1)
+    await made.pool.start()
+    die_at_begin(made.engines[0])
+    await made.pool.begin_weight_update(3, WeightSource(str(tmp_path)))
+    await settled()
+    await made.pool.commit_weight_update(3, "sum")
+    made.hold.set()
+    assert (await made.begin(0)).weight_version == 3
+
+
+async def test_an_engine_gone_for_good_is_neither_revived_by_updates_nor_counted_twice(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+):
+    monkeypatch.setattr("rstar_rollout.engines.pool._RESTART_SECONDS", 0.0)
+    made = Pool(2, dead_on_arrival=1)
+    await made.pool.start()
+    made.hold.set()
+    await asyncio.gather(*(made.begin(index) for index in range(2)))
+    die_at_begin(made.engines[0])
+    for version in (1, 2, 3):
+        await made.pool.begin_weight_update(version, WeightSource(str(tmp_path)))
+        await settled()
+        await made.pool.commit_weight_update(version, "sum")
+        await settled()
+    assert made.pool.tokens_generated == 6
+    assert [state.weight_version for state in await made.pool.states() if not state.paused] == [3]
+    assert made.attempts == 3
 
 
 async def test_an_update_that_one_engine_refuses_does_not_begin(two: Pool, tmp_path: Path):

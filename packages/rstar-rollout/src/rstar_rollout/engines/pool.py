@@ -27,7 +27,7 @@ from rstar_rollout.engines.base import (
     WeightUpdateError,
 )
 from rstar_rollout.engines.gate import GatedEngine
-from rstar_rollout.engines.pool_seats import EngineFactory, PooledRollout, Seat, new_place, summed_state
+from rstar_rollout.engines.pool_seats import EngineFactory, PooledRollout, Seat, SeatState, new_place, summed_state
 from rstar_rollout.metrics import count_moved, count_recomputed, show_pool
 from rstar_rollout.scheduler.load import RolloutSpec
 from rstar_rollout.scheduler.policies import Policy
@@ -85,7 +85,7 @@ class EnginePool(GatedEngine):
     async def _enlist(self, seat: Seat) -> None:
         """Let the scheduler use an engine."""
         self._scheduler.add_engine(await seat.capacity(self._slots))
-        seat.alive = True
+        seat.state = SeatState.ALIVE
 
     async def shutdown(self) -> None:
         """Stop all engines."""
@@ -224,8 +224,9 @@ class EnginePool(GatedEngine):
 
     def _lose(self, seat: Seat, reason: str) -> None:
         """Take an engine out, let its rollouts wait for another, and have it replaced."""
-        seat.alive = False
-        moved = self._scheduler.remove_engine(seat.name)
+        moved = self._scheduler.remove_engine(seat.name) if seat.alive else []
+        seat.tokens_before += seat.engine.tokens_generated
+        seat.state = SeatState.REVIVING
         self.moved_rollouts += len(moved)
         count_moved(len(moved))
         _log.error("%s died, %d rollouts move: %s", seat.name, len(moved), reason)
@@ -240,7 +241,6 @@ class EnginePool(GatedEngine):
         """Start an engine anew and give it the pool's weights; after three restarts its place stays empty."""
         with contextlib.suppress(Exception):
             await seat.engine.shutdown()
-        seat.tokens_before += seat.engine.tokens_generated
         while seat.restarts < _RESTARTS:
             seat.restarts += 1
             engine: Engine | None = None
@@ -249,13 +249,12 @@ class EnginePool(GatedEngine):
                 await engine.start()
                 async with self._updating:
                     if self._committed is not None and self._pending is None:
-                        version, source, checksum = self._committed
-                        await engine.begin_weight_update(version, source)
-                        await engine.commit_weight_update(version, checksum)
+                        await _give_weights(engine, *self._committed)
                     seat.engine = engine
                     if self._pending is None:
                         await self._enlist(seat)
-                    # Under an update it is not used before the update has reached it, see `commit_weight_update`.
+                    else:
+                        seat.state = SeatState.PARKED  # until the weights have reached it, see `commit_weight_update`
                 self._place()
                 return
             except Exception as error:
@@ -264,11 +263,17 @@ class EnginePool(GatedEngine):
                     with contextlib.suppress(Exception):
                         await engine.shutdown()
                 await asyncio.sleep(_RESTART_SECONDS * 2**seat.restarts)
+        seat.state = SeatState.GONE
         self._fail_waiting()
+
+    @property
+    def _none_left(self) -> bool:
+        """There is no engine, and none is on its way."""
+        return all(seat.state is SeatState.GONE for seat in self._seats)
 
     def _fail_waiting(self) -> None:
         """Without any engine left, or one on its way, those that wait are told."""
-        if any(seat.alive for seat in self._seats) or len(self._tasks) > 1:
+        if not self._none_left:
             return
         for rollout in self._rollouts.values():
             if not rollout.seat.done():
@@ -307,7 +312,7 @@ class EnginePool(GatedEngine):
                 *(seat.engine.begin_weight_update(version, source) for seat in seats), return_exceptions=True
             )
             refused = [outcome for outcome in outcomes if isinstance(outcome, WeightUpdateError)]
-            if refused or not seats:
+            if refused or self._none_left:
                 if len(refused) < len(seats):
                     # Those that have begun generate nothing before an update succeeds.
                     self._doubt = f"weight update to version {version} could not begin: {refused[0]}"
@@ -329,9 +334,13 @@ class EnginePool(GatedEngine):
                 begun = "none" if self._pending is None else self._pending[0]
                 raise WeightUpdateError(f"commit of version {version}, but the update begun is {begun}")
             source, self._pending = self._pending[1], None
-            seats = self._living
+            living = self._living
+            parked = [seat for seat in self._seats if seat.state is SeatState.PARKED]
+            seats = living + parked
             outcomes = await asyncio.gather(
-                *(seat.engine.commit_weight_update(version, checksum) for seat in seats), return_exceptions=True
+                *(seat.engine.commit_weight_update(version, checksum) for seat in living),
+                *(_give_weights(seat.engine, version, source, checksum) for seat in parked),
+                return_exceptions=True,
             )
             failures = [(s, o) for s, o in zip(seats, outcomes, strict=True) if isinstance(o, BaseException)]
             if (failures and len(failures) == len(seats)) or not seats:
@@ -341,10 +350,10 @@ class EnginePool(GatedEngine):
             self._committed, self._doubt = (version, source, checksum), ""
             for seat, error in failures:
                 self._lose(seat, f"weight update to version {version} failed: {error}")
-        for seat in self._seats:
-            if not seat.alive and not self._tasks:
-                # Started again while the update was under way: it still has older weights.
-                self._revive(seat)
+            for seat in parked:
+                if seat.state is SeatState.PARKED:
+                    await self._enlist(seat)
+        self._place()
 
     def _revive(self, seat: Seat) -> None:
         task = asyncio.get_running_loop().create_task(self._replace(seat))
@@ -380,3 +389,9 @@ class EnginePool(GatedEngine):
     def tokens_generated(self) -> int:
         """Tokens generated since the start, by engines that have died too."""
         return sum(seat.tokens_generated for seat in self._seats)
+
+
+async def _give_weights(engine: Engine, version: int, source: WeightSource, checksum: str) -> None:
+    """A whole update of one engine, which was started after the others had begun it."""
+    await engine.begin_weight_update(version, source)
+    await engine.commit_weight_update(version, checksum)

@@ -5,15 +5,29 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from enum import Enum
 
 from rstar_rollout.engines.base import Engine, EngineState
 from rstar_rollout.scheduler.load import EngineCapacity, RolloutSpec
 
-__all__ = ["EngineFactory", "PooledRollout", "Seat", "new_place", "summed_state"]
+__all__ = ["EngineFactory", "PooledRollout", "Seat", "SeatState", "new_place", "summed_state"]
 
 EngineFactory = Callable[[], Engine]
 
 _UNCOUNTED_BLOCKS = 1 << 40  # of an engine that does not tell its KV cache: slots alone count
+
+
+class SeatState(Enum):
+    """What can be had of a place."""
+
+    ALIVE = "alive"
+    """Its engine takes work."""
+    REVIVING = "reviving"
+    """Its engine has died and another is being started."""
+    PARKED = "parked"
+    """Another was started while a weight update was under way: it takes work once it has those weights."""
+    GONE = "gone"
+    """Its engines have died too often: none is started any more."""
 
 
 @dataclass
@@ -23,13 +37,18 @@ class Seat:
     name: str
     factory: EngineFactory
     engine: Engine
-    alive: bool = True
+    state: SeatState = SeatState.ALIVE
     restarts: int = 0
     generating: int = 0
     tokens_seen: int = 0
     tokens_before: int = 0
     """Tokens of engines that were in this place before."""
     block_tokens: int = 1
+
+    @property
+    def alive(self) -> bool:
+        """Its engine takes work."""
+        return self.state is SeatState.ALIVE
 
     async def capacity(self, slots: int) -> EngineCapacity:
         """What its engine holds now; its counters begin anew.

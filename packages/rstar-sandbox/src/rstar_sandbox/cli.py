@@ -57,7 +57,11 @@ def serve(
     ] = None,
     slots: Annotated[int, typer.Option(help="Programs at the same time; 0: twice the number of cores.")] = 0,
     queue_limit: Annotated[
-        int | None, typer.Option(help="Programs that may wait.  [default: 128 for each slot]")
+        int | None,
+        typer.Option(
+            help="Programs that may wait.  [default: about a second of work, at most 128 for each slot; more where "
+            "programs take longer than 0.125 s, 16 for each slot from 0.25 s on]"
+        ),
     ] = None,
     default_timeout: Annotated[
         float, typer.Option(help="Wall clock limit, seconds, where a request gives none.")

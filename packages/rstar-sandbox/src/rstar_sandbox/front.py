@@ -10,14 +10,13 @@ from rstar_sandbox import metrics
 from rstar_sandbox.conversion import check_request, limits_from_proto
 from rstar_sandbox.dispatcher.dispatcher import Dispatcher
 from rstar_sandbox.dispatcher.session_routes import SessionRoutes
+from rstar_sandbox.levels import LEVELS
 from rstar_sandbox.remembered import RememberedResults
 from rstar_sandbox.status import Status
 
 __all__ = ["Front"]
 
 _UNAVAILABLE = Status.UNAVAILABLE.to_proto()
-_ISOLATION_LEVELS = ("off", "limits", "container", "user", "full")
-"""From the weakest to the strongest."""
 
 
 class Front:
@@ -100,7 +99,7 @@ class Front:
             running=self.dispatcher.running,
             queued=self.dispatcher.queued,
             queue_limit=self.dispatcher.queue_limit,
-            isolation=min(levels, key=_rank, default=""),
+            isolation=min(levels, key=LEVELS.index, default=""),
             version=metadata.version("rstar-sandbox"),
             workers=self.dispatcher.workers,
         )
@@ -110,7 +109,3 @@ def _fingerprint(
     request: sandbox_pb2.ExecuteRequest | sandbox_pb2.OpenSessionRequest | sandbox_pb2.ExecuteCellRequest,
 ) -> bytes:
     return hashlib.blake2b(request.SerializeToString(deterministic=True), digest_size=16).digest()
-
-
-def _rank(level: str) -> int:
-    return _ISOLATION_LEVELS.index(level) if level in _ISOLATION_LEVELS else -1

@@ -37,7 +37,7 @@ class Node(Protocol):
 
     @property
     def isolation(self) -> str:
-        """The isolation level in force."""
+        """The isolation level in force, one of `rstar_sandbox.levels.LEVELS`."""
 
     async def execute(self, request: sandbox_pb2.ExecuteRequest, epoch: int) -> sandbox_pb2.ExecuteResponse:
         """Runs one program; `epoch` counts the attempts at it, from 1."""

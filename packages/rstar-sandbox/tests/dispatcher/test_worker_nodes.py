@@ -96,7 +96,7 @@ async def test_a_cell_that_runs_when_its_node_dies_gets_one_typed_answer(
     session = (await stub.OpenSession(sandbox_pb2.OpenSessionRequest(request_id="s"))).session_id
     request = sandbox_pb2.ExecuteCellRequest(session_id=session, cell=_request("import time; time.sleep(60)", 60))
     cell = asyncio.ensure_future(stub.ExecuteCell(request))
-    await asyncio.sleep(0.2)
+    await until(_running(stub, 1))
     killed(node)
     answer = await cell
     assert answer.status == common_pb2.TOOL_STATUS_UNAVAILABLE
@@ -179,16 +179,23 @@ async def test_a_worker_without_the_workers_token_is_not_taken(
 
 
 @pytest.mark.parametrize(
-    "first",
+    ("first", "named"),
     [
-        sandbox_pb2.AttachRequest(credits=1),
-        sandbox_pb2.AttachRequest(hello=sandbox_pb2.WorkerHello(slots=1)),
-        sandbox_pb2.AttachRequest(hello=sandbox_pb2.WorkerHello(name="no slots")),
+        (sandbox_pb2.AttachRequest(credits=1), "names the worker"),
+        (sandbox_pb2.AttachRequest(hello=sandbox_pb2.WorkerHello(slots=1, isolation="off")), "names the worker"),
+        (sandbox_pb2.AttachRequest(hello=sandbox_pb2.WorkerHello(name="no slots", isolation="off")), "and slots"),
+        (
+            sandbox_pb2.AttachRequest(hello=sandbox_pb2.WorkerHello(name="n", slots=1, isolation="perfect")),
+            "hello.isolation",
+        ),
     ],
 )
-async def test_a_worker_has_to_introduce_itself(processes: Processes, first: sandbox_pb2.AttachRequest) -> None:
+async def test_a_worker_has_to_introduce_itself(
+    processes: Processes, first: sandbox_pb2.AttachRequest, named: str
+) -> None:
     processes.dispatcher()
     async with open_channel(processes.endpoint) as channel:
         call = SandboxWorkerServiceStub(channel).Attach()
         await call.write(first)
         assert await call.code() == grpc.StatusCode.INVALID_ARGUMENT
+        assert named in await call.details()

@@ -143,7 +143,7 @@ def holding_of(pid: int, folder: Path) -> Holding:
         mounts=sum(_lines(f"/proc/{one}/mounts") for one in pids),
         control_groups=sum(1 for _ in _groups_of(folder)),
         folders=sum(1 for _ in folder.rglob("*")),
-        memory_bytes=sum(_proportional_bytes(one) for one in pids),
+        memory_bytes=sum(_pss_bytes(one) for one in pids),
     )
 
 
@@ -179,7 +179,7 @@ def _groups_of(folder: Path) -> Iterator[Path]:
             yield from Path("/sys/fs/cgroup", hierarchy).glob(f"**/{zygote.name}-*")
 
 
-def _proportional_bytes(pid: int) -> int:
+def _pss_bytes(pid: int) -> int:
     try:
         for line in Path(f"/proc/{pid}/smaps_rollup").read_bytes().splitlines():
             if line.startswith(b"Pss:"):

@@ -32,7 +32,7 @@ class DispatchSettings:
 
     queue_limit: int | None = None
     """Programs that may wait; more are refused with a retry hint. None: as many as are worked off in
-    `queue_seconds`, within `queue_per_slot`."""
+    `queue_seconds`, within `queue_per_slot`, whose lower bound falls with programs under `long_seconds`."""
     queue_seconds: float = 1.0
     """A queue that is worked off so soon is empty again soon after an overload."""
     queue_per_slot: tuple[int, int] = (16, 128)

@@ -12,10 +12,13 @@ from typing import Any
 import grpc
 import grpc.aio
 
+from rstar_protos.errors import UserInputError
 from rstar_protos.sandbox.v1 import sandbox_pb2, sandbox_pb2_grpc
 from rstar_sandbox.dispatcher.dispatcher import Dispatcher
 from rstar_sandbox.dispatcher.link import Pulse, until_first
 from rstar_sandbox.dispatcher.remote_node import RemoteNode
+from rstar_sandbox.levels import check_level
+from rstar_sandbox.refusals import refuse
 
 __all__ = ["WORKER_TOKEN_KEY", "WorkerServicer"]
 
@@ -45,8 +48,10 @@ class WorkerServicer(sandbox_pb2_grpc.SandboxWorkerServiceServicer):
         first = await _read(context)
         if first is None:
             return
-        if not first.hello.name or not first.hello.slots:
-            await context.abort(grpc.StatusCode.INVALID_ARGUMENT, "hello: the first message names the worker and slots")
+        try:
+            _check(first.hello)
+        except UserInputError as error:
+            await refuse(context, error)
         await self._replace(first.hello.name)
         node, pulse = RemoteNode(first.hello, self._leases), Pulse(self._dispatcher.settings.silence_seconds)
         await context.write(sandbox_pb2.AttachResponse(silence_seconds=pulse.silence_seconds))
@@ -104,6 +109,17 @@ class WorkerServicer(sandbox_pb2_grpc.SandboxWorkerServiceServicer):
             if key == WORKER_TOKEN_KEY and hmac.compare_digest(given, self._token.encode()):
                 return
         await context.abort(grpc.StatusCode.PERMISSION_DENIED, "a valid worker token is required")
+
+
+def _check(hello: sandbox_pb2.WorkerHello) -> None:
+    """Refuses a worker that cannot be used, or whose isolation could not be compared with that of others.
+
+    Raises:
+        UserInputError: no name, no slots, or no level that is known here.
+    """
+    if not hello.name or not hello.slots:
+        raise UserInputError.message("hello: the first message names the worker and slots")
+    check_level("hello.isolation", hello.isolation, auto=False)
 
 
 async def _read(context: grpc.aio.ServicerContext[Any, Any]) -> sandbox_pb2.AttachRequest | None:

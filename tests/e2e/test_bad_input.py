@@ -63,7 +63,7 @@ def test_gold_answers_that_the_reward_service_cannot_read(light):
     good = {"id": "good", "problem": "What is 6*7?", "answer": "42"}
     bad = [{"id": f"bad-{n}", "problem": "What is it?", "answer": "(("} for n in range(2)]
     write_rows(light.folder / "train.jsonl", [good, *bad, {**good, "id": "other"}])
-    changed = {"run_dir": "run", "data.train.answers": "any", "stages.rl-1.integer_answers_only": False}
+    changed = {"run_dir": "run", "data.train.answers": "any"}
     line = refused(light, *TRAINER, "run", RECIPE, *set_options(changed))
     assert "train.jsonl:2, id bad-0: '(('" in line
     assert "such as 42" in line

@@ -14,7 +14,8 @@ from rstar_model.types import EndReason, SpanKind
 from rstar_trainer.carried import CarriedGroups, partial_figures
 from rstar_trainer.data import TrainProblem
 from rstar_trainer.recipe import CheckpointSettings, Stage
-from rstar_trainer.rl_step import ScoredGroup, _requests
+from rstar_trainer.rl_step import _requests
+from rstar_trainer.scored_group import ScoredGroup
 
 PROBLEM = TrainProblem("q1", "What is 2 plus 3?", "5", "file")
 STAGE = Stage.model_validate(

@@ -89,11 +89,20 @@ def test_adapters_need_no_gradients_and_moments_of_the_weights_they_adapt() -> N
 
 
 def test_the_kv_cache_is_what_a_batch_needs_or_the_limit() -> None:
-    small, limited = (plan(f"engine.max_batch={n}").memory for n in (2, 1000))
+    small, limited = (plan("engine.type=vllm", f"engine.max_batch={n}").memory for n in (2, 1000))
     assert small is not None
     assert limited is not None
     assert small.engine_kv_cache == 2 * 1024 * 23_040
-    assert limited.engine_kv_cache == 2_000_000_000
+    assert limited.engine_kv_cache == 2 * 2**30
+
+
+def test_the_transformers_engine_keeps_as_much_again_of_waiting_sequences() -> None:
+    full = plan("engine.max_batch=1000").memory
+    assert full is not None
+    assert full.engine_kv_cache == 2 * 2 * 2**30
+    one_rollout = plan("stages=[]", "evaluation.problems=1", "evaluation.subset=1", "engine.max_batch=2").memory
+    assert one_rollout is not None
+    assert one_rollout.engine_kv_cache == (2 + 1) * 1024 * 23_040
 
 
 def test_a_rollout_service_elsewhere_takes_no_memory_here() -> None:
@@ -111,7 +120,7 @@ def test_recomputation_needs_less_memory() -> None:
 
 def test_a_plan_that_does_not_fit_is_warned_about() -> None:
     assert any(
-        "GB are needed" in text for text in plan("engine.kv_cache_gb=100000", "engine.max_batch=9999999").warnings
+        "GB are needed" in text for text in plan("engine.kv_cache_gib=100000", "engine.max_batch=9999999").warnings
     )
 
 

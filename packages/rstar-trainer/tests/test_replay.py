@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import gzip
-import json
 from pathlib import Path
 
 import pytest
@@ -16,9 +14,10 @@ from rstar_protos.errors import UserInputError
 from rstar_rollout.roc import ScoredRollout, resample_on_correct
 from rstar_trainer.data import TrainProblem
 from rstar_trainer.recipe import Stage
-from rstar_trainer.replay import stored_sequences, trajectory_file
-from rstar_trainer.rl_step import ScoredGroup, training_sequences
-from rstar_trainer.rl_training import _records
+from rstar_trainer.replay import stored_sequences
+from rstar_trainer.scored_group import ScoredGroup
+from rstar_trainer.training_sequences import training_sequences
+from rstar_trainer.trajectory_file import trajectory_file, write_trajectories
 
 STAGE = Stage(
     name="rl-1",
@@ -64,11 +63,7 @@ def _group(name: str, rewards: list[float | None]) -> ScoredGroup:
 
 def test_sequences_are_those_of_the_step(tmp_path: Path) -> None:
     groups = [_group("a", [1.0, 0.0, 0.0, 1.0]), _group("b", [0.0] * 4), _group("c", [0.0, None, 1.0, 0.0])]
-    path = trajectory_file(tmp_path, STAGE.name, 1)
-    path.parent.mkdir(parents=True)
-    with gzip.open(path, "wt", encoding="utf-8") as file:
-        for group in groups:
-            file.writelines(json.dumps(record) + "\n" for record in _records(group))
+    write_trajectories(trajectory_file(tmp_path, STAGE.name, 1), groups)
     found, expected = stored_sequences(tmp_path, STAGE, 1), training_sequences(groups, STAGE)
     assert len(expected) == 4
     for stored, made in zip(found, expected, strict=True):

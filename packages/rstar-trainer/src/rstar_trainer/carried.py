@@ -21,7 +21,7 @@ from rstar_model.trajectory import from_json_dict, to_json_dict
 from rstar_protos.errors import UserInputError
 from rstar_trainer.data import TrainProblem
 from rstar_trainer.recipe import CheckpointSettings, Stage
-from rstar_trainer.rl_step import ScoredGroup
+from rstar_trainer.scored_group import ScoredGroup
 
 __all__ = ["CarriedGroups", "Found", "partial_figures"]
 

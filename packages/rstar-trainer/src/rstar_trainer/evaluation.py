@@ -111,7 +111,7 @@ class Evaluator:
         return EvalSettings(
             max_tool_output_tokens=tool.max_output_tokens,
             tool_wall_seconds=tool.wall_seconds,
-            tool_memory_bytes=tool.memory_mb * 1024 * 1024,
+            tool_memory_bytes=tool.memory_bytes,
             **values,
         )
 

@@ -69,7 +69,8 @@ class MemoryPlan:
     trainer_logits: int
     engine_weights: int
     engine_kv_cache: int
-    """What max_batch sequences of max_model_len tokens need, at most kv_cache_gb."""
+    """What max_batch sequences of max_model_len tokens need, at most kv_cache_gib; with the transformers engine also
+    what it keeps of sequences that wait for a tool, at most as much again."""
     total: int
     """With what ranks need of this machine: all of it for CPU ranks under a Ray of their own, else the hosts' part."""
     machine: int | None
@@ -217,7 +218,6 @@ def _memory(recipe: Recipe, shape: ModelShape) -> MemoryPlan:
     layers += _ACTIVATIONS_PER_LAYER if recipe.model.gradient_checkpointing else 0
     embedded = recipe.services.rollout.embedded
     engine_bytes = _DTYPE_BYTES[recipe.engine.dtype]
-    kv_wanted = recipe.engine.max_batch * recipe.engine.max_model_len * shape.kv_bytes_per_token(engine_bytes)
     lora = recipe.model.lora
     # Layers differ in size; twice the hidden size on either side is about their mean.
     adapters = 0 if lora is None else lora.rank * len(lora.targets) * shape.layers * 4 * shape.hidden
@@ -226,7 +226,7 @@ def _memory(recipe: Recipe, shape: ModelShape) -> MemoryPlan:
     logits = _LOGIT_CHUNK * shape.vocabulary * 4 * _LOGIT_COPIES
     engine = {
         "engine_weights": shape.parameters * engine_bytes if embedded else 0,
-        "engine_kv_cache": min(kv_wanted, int(recipe.engine.kv_cache_gb * 1e9)) if embedded else 0,
+        "engine_kv_cache": _kv_cache(recipe, shape.kv_bytes_per_token(engine_bytes)) if embedded else 0,
     }
     learner, machine = recipe.learner, _machine_memory()
     if learner.backend == "deepspeed":
@@ -244,6 +244,17 @@ def _memory(recipe: Recipe, shape: ModelShape) -> MemoryPlan:
         **engine,
     }
     return MemoryPlan(shape.parameters, **parts, total=sum(parts.values()), machine=machine, rank=None)
+
+
+def _kv_cache(recipe: Recipe, token_bytes: int) -> int:
+    engine = recipe.engine
+    limit, sequence = int(engine.kv_cache_gib * 2**30), engine.max_model_len * token_bytes
+    running = min(limit, engine.max_batch * sequence)
+    if engine.type != "transformers":
+        return running
+    steps = [stage.problems_under_way * stage.rollouts_per_problem for stage in recipe.stages]
+    rollouts = max(*steps, recipe.evaluation.problems * recipe.evaluation.samples, 0)
+    return running + min(limit, rollouts * sequence)
 
 
 def _machine_memory() -> int | None:

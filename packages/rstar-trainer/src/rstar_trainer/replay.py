@@ -13,16 +13,12 @@ from typing import Any
 
 from rstar_model.trajectory import Trajectory, from_json_dict
 from rstar_protos.errors import UserInputError
-from rstar_trainer.objective import group_advantages
 from rstar_trainer.recipe import Stage
 from rstar_trainer.sequences import WeightedSequence
+from rstar_trainer.training_sequences import weighted_sequences
+from rstar_trainer.trajectory_file import trajectory_file
 
-__all__ = ["stored_sequences", "trajectory_file"]
-
-
-def trajectory_file(run_dir: Path, stage: str, step: int) -> Path:
-    """Where the trajectories of a step lie; steps count from 1."""
-    return run_dir / "trajectories" / stage / f"step-{step:04d}.jsonl.gz"
+__all__ = ["stored_sequences"]
 
 
 def stored_sequences(run_dir: Path, stage: Stage, step: int) -> list[WeightedSequence]:
@@ -49,11 +45,4 @@ def stored_sequences(run_dir: Path, stage: Stage, step: int) -> list[WeightedSeq
             kept.append((from_json_dict(record), float(record["reward"])))
     # Equal rewards teach nothing: such groups were rejected and counted in no denominator.
     accepted = [kept for kept in groups.values() if len({reward for _, reward in kept}) > 1]
-    sequences = []
-    for number, kept in enumerate(accepted):
-        advantages = group_advantages([reward for _, reward in kept], stage.loss.advantage)
-        sequences += [
-            WeightedSequence.from_ledger(trajectory.ledger, number, advantage)
-            for (trajectory, _), advantage in zip(kept, advantages, strict=True)
-        ]
-    return [sequence for sequence in sequences if sequence.policy_tokens]
+    return weighted_sequences(accepted, stage)

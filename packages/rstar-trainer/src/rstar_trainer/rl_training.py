@@ -2,23 +2,26 @@
 
 from __future__ import annotations
 
-import gzip
-import json
+import itertools
 import math
 import time
 from collections import Counter
-from typing import Any, Protocol
+from typing import Protocol
 
-from rstar_model.trajectory import to_json_dict
 from rstar_protos.errors import ServiceUnavailableError, UserInputError
+from rstar_rollout.roc_groups import SelectionOutcome
 from rstar_trainer.carried import CarriedGroups, partial_figures
 from rstar_trainer.checkpoint import RunState
 from rstar_trainer.data import ProblemSampler
 from rstar_trainer.learner_thread import LearnerThread
 from rstar_trainer.recipe import Stage
-from rstar_trainer.rl_step import GroupCollector, ScoredGroup, rollout_digest, step_figures, training_sequences
+from rstar_trainer.rl_step import GroupCollector
 from rstar_trainer.run_context import RunContext
 from rstar_trainer.schedule import warmup_learning_rate
+from rstar_trainer.scored_group import ScoredGroup
+from rstar_trainer.step_figures import rollout_digest, step_figures
+from rstar_trainer.training_sequences import training_sequences
+from rstar_trainer.trajectory_file import trajectory_file, write_trajectories
 from rstar_trainer.update_metrics import UpdateMetrics
 
 __all__ = ["StageContext", "StageTraining"]
@@ -74,7 +77,7 @@ class StageTraining:
             )
         else:
             runner.context.event(f"{stage.name} step {number + 1}: no group had unequal rewards; no update")
-        self._write_trajectories(number, groups)
+        write_trajectories(trajectory_file(runner.context.folder.path, stage.name, number + 1), groups)
         left = [group for group in everything if group.resampled is None]
         if stage.partial is not None:
             self._carried.write(number + 1, left)
@@ -96,9 +99,9 @@ class StageTraining:
         """Groups of this step, rejected ones replaced for at most `refill_rounds` rounds."""
         groups: list[ScoredGroup] = []
         wanted = self._stage.problems_per_step
-        for round_number in range(self._stage.refill_rounds + 1):
+        for round_number in itertools.count():
             text = "rollout" if round_number == 0 else f"rollout (refill {round_number})"
-            new = await self._runner.collector.collect(
+            groups += await self._runner.collector.collect(
                 self._sampler.draw(wanted),
                 self._stage,
                 number,
@@ -106,10 +109,10 @@ class StageTraining:
                 # Mypy cannot infer a bound default.
                 lambda done, total, text=text: self._runner.context.show_phase(text, done, total),  # type: ignore[misc]
             )
-            groups += new
-            wanted = sum(group.rejected for group in new)
-            if not wanted:
+            selection = await self._runner.collector.select(groups, self._stage, round_number)
+            if selection.outcome is not SelectionOutcome.REFILL:
                 break
+            wanted = selection.refill
         return groups
 
     def _continued(self, number: int) -> list[ScoredGroup]:
@@ -171,17 +174,6 @@ class StageTraining:
             )
         return {name: value for name, value in values.items() if not math.isnan(value)}
 
-    def _write_trajectories(self, number: int, groups: list[ScoredGroup]) -> None:
-        """One compressed JSONL file per step; a step that a resume does again replaces its file."""
-        folder = self._runner.context.folder.path / "trajectories" / self._stage.name
-        folder.mkdir(parents=True, exist_ok=True)
-        path = folder / f"step-{number + 1:04d}.jsonl.gz"
-        partial = path.with_name(path.name + ".partial")
-        with gzip.open(partial, "wt", encoding="utf-8", compresslevel=3) as file:
-            for group in groups:
-                file.writelines(json.dumps(record, ensure_ascii=False) + "\n" for record in _records(group))
-        partial.replace(path)
-
 
 def _check_scored(step: str, groups: list[ScoredGroup]) -> None:
     """A step of which nothing could be scored is a fault, not a step without signal.
@@ -196,24 +188,3 @@ def _check_scored(step: str, groups: list[ScoredGroup]) -> None:
     if set(statuses) == {"bad_gold"}:
         raise UserInputError("data.train", f"{step}: no gold answer can be read", "check the answers of the data")
     raise ServiceUnavailableError(f"{step}: no rollout could be scored ({dict(statuses)})")
-
-
-def _records(group: ScoredGroup) -> list[dict[str, Any]]:
-    decisions = {d.trajectory_id: d for d in group.resampled.decisions} if group.resampled else {}
-    records = []
-    for index, trajectory in sorted(group.trajectories.items()):
-        verdict, decision = group.verdicts[index], decisions.get(trajectory.trajectory_id)
-        records.append(
-            {
-                **to_json_dict(trajectory),
-                "gold": group.problem.answer,
-                "status": verdict.status,
-                "reward": verdict.reward,
-                "extracted": verdict.extracted,
-                "kept": decision.kept if decision else False,
-                "decision": decision.reason.value if decision else None,
-                "p_err": decision.p_err if decision else None,
-                "p_format": decision.p_format if decision else None,
-            }
-        )
-    return records

@@ -129,7 +129,7 @@ class Services:
             *("--chat-format", recipe.model.chat_format),
             *("--max-batch", str(engine.max_batch)),
             *("--max-model-tokens", str(engine.max_model_len)),
-            *("--kv-gib", str(engine.kv_cache_gb)),
+            *("--kv-gib", str(engine.kv_cache_gib)),
             *(("--threads", str(recipe.model.threads)) if recipe.model.threads else ()),
             "--deterministic" if engine.deterministic and engine.type == "transformers" else "--no-deterministic",
             *("--sandbox", self._embedded["sandbox"].endpoint if sandbox.embedded else sandbox.endpoint),

@@ -71,17 +71,16 @@ def test_problems_come_from_a_file(tmp_path: Path) -> None:
     assert [problem.answer for problem in load_training_problems(recipe)] == [str(number) for number in range(9)]
 
 
-def test_a_non_integer_answer_in_an_integer_stage_is_an_error_with_its_line(tmp_path: Path) -> None:
+def test_a_non_integer_answer_is_an_error_with_its_line(tmp_path: Path) -> None:
     path = lines(tmp_path / "p.jsonl", ["1", "0.5", "3", "4", "5", "6"])
-    recipe = load_recipe("quickstart", [f"data.train.path={path}", "data.train.answers=any"])
+    recipe = load_recipe("quickstart", [f"data.train.path={path}"])
     with pytest.raises(UserInputError, match=r"p\.jsonl:2: '0\.5'"):
         load_training_problems(recipe)
 
 
-def test_other_answers_are_fine_where_no_stage_minds(tmp_path: Path) -> None:
+def test_other_answers_are_fine_where_any_is_asked_for(tmp_path: Path) -> None:
     path = lines(tmp_path / "p.jsonl", ["1", "0.5", *"3456789"])
-    anything = [f"stages.{name}.integer_answers_only=false" for name in ("rl-1", "rl-2", "rl-3")]
-    recipe = load_recipe("quickstart", [f"data.train.path={path}", "data.train.answers=any", *anything])
+    recipe = load_recipe("quickstart", [f"data.train.path={path}", "data.train.answers=any"])
     assert load_training_problems(recipe)[1].answer == "0.5"
 
 

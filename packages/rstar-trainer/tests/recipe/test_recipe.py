@@ -91,13 +91,6 @@ def test_an_evaluation_needs_no_more_problems_than_there_are() -> None:
     assert "data.heldout.count (100)" in refused("data.heldout.count=100")
 
 
-def test_integer_answers_are_asked_for_by_the_data_or_by_a_stage() -> None:
-    every = [f"stages.{name}.integer_answers_only=false" for name in ("rl-1", "rl-2", "rl-3")]
-    assert load_recipe("quickstart", ["data.train.answers=any"]).integer_answers_only
-    assert load_recipe("quickstart", every).integer_answers_only
-    assert not load_recipe("quickstart", ["data.train.answers=any", *every]).integer_answers_only
-
-
 def test_adapters_are_for_one_process() -> None:
     assert "learner.backend" in refused("learner.backend=deepspeed", "model.lora.rank=8")
 

@@ -29,12 +29,12 @@ class HeldoutProblems:
 
 
 def load_training_problems(recipe: Recipe) -> list[TrainProblem]:
-    """The training problems of all stages, checked to have integer answers where a stage wants that.
+    """The training problems of all stages, checked to have integer answers where `data.train.answers` wants that.
 
     Raises:
         UserInputError: unknown generator, unusable file or row, or fewer problems than a step needs.
     """
-    problems = _load("data.train", recipe.data.train, "train", recipe.seed, recipe.integer_answers_only)
+    problems = _load("data.train", recipe.data.train, "train", recipe.seed)
     for stage in recipe.stages:
         if stage.problems_under_way > len(problems):
             also = ", partial.extra_problems included" if stage.partial else ""
@@ -50,7 +50,7 @@ def load_heldout_problems(recipe: Recipe) -> HeldoutProblems:
         UserInputError: unknown generator, unusable file or row.
     """
     source = recipe.data.heldout
-    problems = _load("data.heldout", source, "heldout", _HELDOUT_SEED, source.answers == "integer")
+    problems = _load("data.heldout", source, "heldout", _HELDOUT_SEED)
     unseen = {}
     if source.generator is not None and recipe.evaluation.unseen:
         for tag in TAGS:
@@ -59,9 +59,9 @@ def load_heldout_problems(recipe: Recipe) -> HeldoutProblems:
     return HeldoutProblems(problems[: recipe.evaluation.problems], unseen)
 
 
-def _load(name: str, source: DataSource, split: Split, seed: int, integers_only: bool) -> list[TrainProblem]:
+def _load(name: str, source: DataSource, split: Split, seed: int) -> list[TrainProblem]:
     if source.path is not None:
-        return read_problems(source.path, limit=source.count, integers_only=integers_only)
+        return read_problems(source.path, limit=source.count, integers_only=source.answers == "integer")
     if source.generator not in GENERATORS:
         raise UserInputError(f"{name}.generator", source.generator, f"should be {', '.join(GENERATORS)}")
     drawn = generate(split, source.count, seed, families=source.families or None)

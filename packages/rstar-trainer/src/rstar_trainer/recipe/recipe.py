@@ -61,11 +61,6 @@ class Recipe(Section):
         """How many held-out problems `entry` is evaluated on (always the first ones)."""
         return self.evaluation.problems if self.is_full_evaluation(entry) else self.evaluation.subset
 
-    @property
-    def integer_answers_only(self) -> bool:
-        """Whether a training problem with a non-integer answer is an error."""
-        return self.data.train.answers == "integer" or any(s.integer_answers_only for s in self.stages)
-
     @model_validator(mode="after")
     def _stages_have_own_names(self) -> Self:
         names = [stage.name for stage in self.stages]

@@ -101,7 +101,12 @@ class EngineSettings(Section):
         default=True, description="same recipe and seed give the same tokens, bit for bit (transformers engine only)"
     )
     max_batch: int = Field(default=96, ge=1, description="most sequences generated together")
-    kv_cache_gb: float = Field(default=2.0, gt=0, description="memory for the KV cache, GB")
+    kv_cache_gib: float = Field(
+        default=2.0,
+        gt=0,
+        description="memory for the KV cache of running sequences, GiB; the transformers engine keeps as much again of "
+        "waiting ones",
+    )
     max_model_len: int = Field(default=1024, ge=16, description="most tokens of prompt and response together")
     weights_dir: Path | None = Field(
         default=None,
@@ -164,10 +169,15 @@ class ToolSettings(Section):
     """Limits of one call of the code tool."""
 
     wall_seconds: float = Field(default=5.0, gt=0, description="time limit, seconds")
-    memory_mb: int = Field(default=1024, ge=64, description="memory limit, MB")
+    memory_mib: int = Field(default=1024, ge=64, description="memory limit, MiB")
     max_output_tokens: int = Field(
         default=256, ge=1, description="most tokens of a tool response that the policy is shown"
     )
+
+    @property
+    def memory_bytes(self) -> int:
+        """The memory limit as the services take it."""
+        return self.memory_mib * 2**20
 
 
 class SftSettings(Section):

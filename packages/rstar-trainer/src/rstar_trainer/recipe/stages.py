@@ -90,7 +90,6 @@ class Stage(Section):
     )
     hard_filter: HardFilterSettings | None = Field(default=None, description='settings of data = "hard"')
     reset_optimizer: bool = Field(default=False, description="start the stage with fresh optimizer moments")
-    integer_answers_only: bool = Field(default=True, description="any other answer in the training data is an error")
     loss: LossSettings = Field(default=LossSettings(), description="loss settings")
     roc: RocSettings = Field(default=RocSettings(), description="Resample-on-Correct settings")
     refill_rounds: int = Field(

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import sys
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
@@ -14,6 +15,13 @@ from rstar_protos.cli import run
 from rstar_protos.errors import UserInputError
 from rstar_sandbox.limits import DEFAULT_LIMITS, MIB, Limits
 from rstar_sandbox.settings import SandboxSettings
+
+if TYPE_CHECKING:  # these load gRPC, and a zygote is started before that
+    from rstar_protos.service import ServeSettings
+    from rstar_sandbox.dispatcher.dispatcher import DispatchSettings
+    from rstar_sandbox.dispatcher.worker import WorkerSettings
+    from rstar_sandbox.serving import HttpSettings
+    from rstar_sandbox.zygote_process import ZygoteProcess
 
 __all__ = ["app", "main"]
 
@@ -95,11 +103,46 @@ def serve(
 ) -> None:
     """Serve SandboxService over gRPC until stopped."""
     _check_role(role, dispatcher, http)
-    limits = Limits(
-        wall_seconds=default_timeout, cpu_seconds=default_timeout, memory_bytes=int(default_memory_mb * MIB)
-    ).checked()
+    if queue_limit is not None and queue_limit < 0:
+        raise UserInputError("--queue-limit", queue_limit, "give 0 or more")
+    settings = _settings(
+        slots, default_timeout, default_memory_mb, max_sessions, seed, work_dir, warm, isolation, require_level
+    )
+    with contextlib.ExitStack() as handing_over:
+        # The zygote comes before the first import of gRPC, so that nothing of gRPC is in it; it warms up meanwhile.
+        zygote = None if role == "dispatcher" else _start_zygote(settings, handing_over)
+        from rstar_protos.service import ClientSecurity, read_token, serve_settings
+        from rstar_sandbox import serving
+        from rstar_sandbox.dispatcher.dispatcher import DispatchSettings
+        from rstar_sandbox.dispatcher.worker import WorkerSettings
+
+        address = listen or ("127.0.0.1:0" if role == "worker" else "127.0.0.1:7101")
+        options = serve_settings(address, tls_cert, tls_key, tls_client_ca, token_file, metrics_port, watch_parent)
+        web = serving.HttpSettings(http).checked(options.security) if http else None
+        worker_token = read_token(worker_token_file, "--worker-token-file")
+        node = None
+        if dispatcher is not None:
+            token = read_token(dispatcher_token_file, "--dispatcher-token-file")
+            security = ClientSecurity(dispatcher_ca, dispatcher_cert, dispatcher_key, token)
+            node = WorkerSettings(dispatcher, security, worker_token, name).checked()
+        handing_over.pop_all()  # from here on serving ends the zygote
+        _serve_role(settings, options, DispatchSettings(queue_limit=queue_limit), web, worker_token, node, zygote)
+
+
+def _settings(
+    slots: int,
+    timeout: float,
+    memory_mb: float,
+    max_sessions: int,
+    seed: int | None,
+    work_dir: Path | None,
+    warm: str,
+    isolation: str,
+    require_level: str | None,
+) -> SandboxSettings:
+    limits = Limits(wall_seconds=timeout, cpu_seconds=timeout, memory_bytes=int(memory_mb * MIB)).checked()
     fallback = SandboxSettings()
-    settings = SandboxSettings(
+    return SandboxSettings(
         slots=slots or fallback.slots,
         defaults=limits.over(DEFAULT_LIMITS, Limits()),
         warm=tuple(name.strip() for name in warm.split(",") if name.strip()),
@@ -109,40 +152,35 @@ def serve(
         isolation=isolation,
         require_level=require_level,
     ).checked()
-    if queue_limit is not None and queue_limit < 0:
-        raise UserInputError("--queue-limit", queue_limit, "give 0 or more")
-    # The zygote comes before the first import of gRPC, so that nothing of gRPC is in it; it warms up meanwhile.
-    zygote = None
-    if role != "dispatcher":
-        from rstar_sandbox.zygote_process import ZygoteProcess
 
-        zygote = ZygoteProcess(settings)
-    served = False
-    try:
-        from rstar_protos.service import ClientSecurity, read_token, serve_settings
-        from rstar_sandbox import serving
-        from rstar_sandbox.dispatcher.dispatcher import DispatchSettings
-        from rstar_sandbox.dispatcher.worker import WorkerSettings
 
-        address = listen or ("127.0.0.1:0" if role == "worker" else "127.0.0.1:7101")
-        options = serve_settings(address, tls_cert, tls_key, tls_client_ca, token_file, metrics_port, watch_parent)
-        dispatch = DispatchSettings(queue_limit=queue_limit)
-        web = serving.HttpSettings(http).checked(options.security) if http else None
-        worker_token = read_token(worker_token_file, "--worker-token-file")
-        served = True
-        if role == "dispatcher":
-            asyncio.run(serving.serve_dispatcher(options, dispatch, web, worker_token))
-        elif role == "worker":
-            assert dispatcher is not None
-            token = read_token(dispatcher_token_file, "--dispatcher-token-file")
-            security = ClientSecurity(dispatcher_ca, dispatcher_cert, dispatcher_key, token)
-            node = WorkerSettings(dispatcher, security, worker_token, name).checked()
-            asyncio.run(serving.serve_worker(settings, options, node, zygote))
-        else:
-            asyncio.run(serving.serve_all(settings, options, dispatch, web, zygote))
-    finally:
-        if zygote is not None and not served:
-            zygote.stop()
+def _start_zygote(settings: SandboxSettings, handing_over: contextlib.ExitStack) -> ZygoteProcess:
+    """Starts the zygote, which ends with the stack when nobody takes it over."""
+    from rstar_sandbox.zygote_process import ZygoteProcess
+
+    zygote = ZygoteProcess(settings)
+    handing_over.callback(zygote.stop)
+    return zygote
+
+
+def _serve_role(
+    settings: SandboxSettings,
+    options: ServeSettings,
+    dispatch: DispatchSettings,
+    web: HttpSettings | None,
+    worker_token: str | None,
+    node: WorkerSettings | None,
+    zygote: ZygoteProcess | None,
+) -> None:
+    """Serves until told to stop: as a worker where there is a dispatcher, as a dispatcher where there is no zygote."""
+    from rstar_sandbox import serving
+
+    if node is not None:
+        asyncio.run(serving.serve_worker(settings, options, node, zygote))
+    elif zygote is None:
+        asyncio.run(serving.serve_dispatcher(options, dispatch, web, worker_token))
+    else:
+        asyncio.run(serving.serve_all(settings, options, dispatch, web, zygote))
 
 
 def _check_role(role: str, dispatcher: str | None, http: str | None) -> None:

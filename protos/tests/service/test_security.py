@@ -44,3 +44,14 @@ def test_a_client_authority_without_tls_is_refused(tmp_path: Path) -> None:
 
 def test_without_tls_there_are_no_credentials() -> None:
     assert ServerSecurity(token="t").credentials() is None
+
+
+def test_options_of_a_child_name_files_and_never_the_token() -> None:
+    security = ClientSecurity(ca=Path("ca.pem"), certificate=Path("c.pem"), private_key=Path("k.pem"), token="secret")
+    assert security.as_options("--sandbox", Path("token")) == [
+        *("--sandbox-ca", "ca.pem"),
+        *("--sandbox-cert", "c.pem"),
+        *("--sandbox-key", "k.pem"),
+        *("--sandbox-token-file", "token"),
+    ]
+    assert ClientSecurity(token="secret").as_options("--sandbox") == []

@@ -11,8 +11,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from rstar_protos.service import EmbeddedService
-from rstar_trainer import cli, services
+from rstar_protos.service import EmbeddedService, embedded_group
+from rstar_trainer import cli
 
 HERE = Path(__file__).resolve().parent
 # `python -m rstar_rollout serve`, whose options the scripted service takes as well.
@@ -33,5 +33,5 @@ class ScriptedService(EmbeddedService):
 
 
 if __name__ == "__main__":
-    services.EmbeddedService = ScriptedService  # type: ignore[misc]  # the class, not a name of the module
+    embedded_group.EmbeddedService = ScriptedService  # type: ignore[misc]  # the class, not a name of the module
     cli.main()

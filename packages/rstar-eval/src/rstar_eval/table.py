@@ -8,7 +8,7 @@ from rich.table import Table
 
 from rstar_eval.report import PartSummary, Report
 
-__all__ = ["report_table", "tag_table", "warnings"]
+__all__ = ["figure_text", "report_table", "tag_table", "warnings"]
 
 _FIGURES = (
     "pass@1",
@@ -73,18 +73,19 @@ def _figures(part: PartSummary) -> list[str]:
     score = part.pass_at_1
     interval = "-" if score.low is None else f"{score.low:.3f} - {score.high:.3f}"
     return [
-        _number(score.mean, ".3f"),
+        figure_text(score.mean, ".3f"),
         interval,
         str(score.problems),
         str(part.scored),
-        _number(part.finished_share, ".0%"),
-        _number(part.truncation_share, ".0%"),
-        _number(part.tool_call_share, ".0%"),
-        _number(part.tool_error_share, ".1%"),
-        _number(part.mean_response_tokens, ".0f"),
-        _number(part.mean_turns, ".1f"),
+        figure_text(part.finished_share, ".0%"),
+        figure_text(part.truncation_share, ".0%"),
+        figure_text(part.tool_call_share, ".0%"),
+        figure_text(part.tool_error_share, ".1%"),
+        figure_text(part.mean_response_tokens, ".0f"),
+        figure_text(part.mean_turns, ".1f"),
     ]
 
 
-def _number(value: float | None, form: str) -> str:
+def figure_text(value: float | None, form: str) -> str:
+    """A figure as tables show it; a dash where there is none."""
     return "-" if value is None else format(value, form)

@@ -4,9 +4,10 @@ import os
 import platform
 import shutil
 import sys
-from importlib import metadata
 from pathlib import Path
 from typing import Any
+
+from rstar_trainer.run_identity import package_version
 
 __all__ = ["examine"]
 
@@ -45,7 +46,7 @@ _DEVICE_VARIABLES = (
 
 def examine() -> dict[str, Any]:
     """Versions, processor, memory, GPUs and problems found. Imports torch when it is installed."""
-    versions = {name: _version(name) for name in _PACKAGES}
+    versions = {name: package_version(name) for name in _PACKAGES}
     cpus = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     gpus, torch_problem = _gpus()
     problems = [f"{name} is not installed" for name, version in versions.items() if version is None]
@@ -58,7 +59,7 @@ def examine() -> dict[str, Any]:
         "python": sys.version.split()[0],
         "platform": platform.platform(),
         "packages": versions,
-        "optional": {name: {"version": _version(name), "for": use} for name, use in _OPTIONAL.items()},
+        "optional": {name: {"version": package_version(name), "for": use} for name, use in _OPTIONAL.items()},
         "cpus": cpus,
         "memory_gb": _memory_gb(),
         "free_disk_gb": round(free / 1e9, 1),
@@ -66,13 +67,6 @@ def examine() -> dict[str, Any]:
         "environment": {name: os.environ[name] for name in _DEVICE_VARIABLES if name in os.environ},
         "problems": problems,
     }
-
-
-def _version(package: str) -> str | None:
-    try:
-        return metadata.version(package)
-    except metadata.PackageNotFoundError:
-        return None
 
 
 def _memory_gb() -> float | None:

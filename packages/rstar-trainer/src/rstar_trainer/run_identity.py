@@ -11,7 +11,15 @@ from typing import Any, Literal, get_args
 
 from rstar_protos.errors import UserInputError
 
-__all__ = ["ACCEPTABLE", "Acceptable", "RunIdentity", "check_identity", "file_fingerprint", "package_versions"]
+__all__ = [
+    "ACCEPTABLE",
+    "Acceptable",
+    "RunIdentity",
+    "check_identity",
+    "file_fingerprint",
+    "package_version",
+    "package_versions",
+]
 
 Acceptable = Literal["data", "recipe", "packages"]
 ACCEPTABLE: tuple[Acceptable, ...] = get_args(Acceptable)
@@ -101,7 +109,7 @@ def check_identity(
 
 def package_versions() -> dict[str, str | None]:
     """Installed versions of the packages that a run's numbers depend on."""
-    return {name: _version(name) for name in _PACKAGES}
+    return {name: package_version(name) for name in _PACKAGES}
 
 
 def file_fingerprint(path: Path) -> str:
@@ -138,7 +146,8 @@ def _shown(value: Any) -> str:
     return text if len(text) <= 40 else text[:16] + "..."
 
 
-def _version(package: str) -> str | None:
+def package_version(package: str) -> str | None:
+    """The installed version; None when it is not installed."""
     try:
         return metadata.version(package)
     except metadata.PackageNotFoundError:

@@ -7,7 +7,6 @@
 from __future__ import annotations
 
 import asyncio
-import sys
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any, TypeVar
@@ -15,7 +14,7 @@ from typing import Any, TypeVar
 import grpc.aio
 
 from rstar_protos.errors import ServiceUnavailableError
-from rstar_protos.service import ClientSecurity, EmbeddedService, open_channel, read_token
+from rstar_protos.service import ClientSecurity, EmbeddedGroup, read_token
 from rstar_trainer.allocator import ALLOCATOR_ENVIRONMENT
 from rstar_trainer.recipe import Recipe, ServiceEndpoint
 
@@ -37,38 +36,32 @@ class Services:
     def __init__(self, recipe: Recipe, model_dir: Path, log_dir: Path, on_event: Callable[[str], None]) -> None:
         self._recipe = recipe
         self._model_dir = model_dir
-        self._log_dir = log_dir
         self._on_event = on_event
-        self._embedded: dict[str, EmbeddedService] = {}
+        self._group = EmbeddedGroup(log_dir, self._restarted)
+        self._endpoints: dict[str, str] = {}
         self._channels: dict[str, grpc.aio.Channel] = {}
-        self._loop = asyncio.get_running_loop()
-        self._failure: asyncio.Future[str] = self._loop.create_future()
         self.rollout_generation = 0
         """Counts the starts of the rollout service: after a new one, weights have to be sent again."""
 
     async def __aenter__(self) -> Services:
-        recipe, endpoints = self._recipe, self._recipe.services
-        commands = {
-            # Programs that draw random numbers without a seed would otherwise differ from run to run.
-            "sandbox": ["rstar_sandbox", "serve", *(("--seed", "0") if recipe.engine.deterministic else ())],
-            "reward": ["rstar_reward", "serve"],
-            "sampling": ["rstar_rollout", "serve-sampling"],
-        }
-        for name, command in commands.items():
-            self._prepare(name, getattr(endpoints, name), command)
+        # Programs that draw random numbers without a seed would otherwise differ from run to run.
+        seed = ("--seed", "0") if self._recipe.engine.deterministic else ()
+        self._prepare("sandbox", "rstar_sandbox", "serve", *seed)
+        self._prepare("reward", "rstar_reward", "serve")
+        self._prepare("sampling", "rstar_rollout", "serve-sampling")
         # Only now is the sandbox's socket known, which the rollout service is told.
-        self._prepare("rollout", endpoints.rollout, ["rstar_rollout", "serve", *self._rollout_arguments()])
+        self._prepare("rollout", "rstar_rollout", "serve", *self._rollout_arguments())
         try:
-            await asyncio.gather(*(asyncio.to_thread(child.start) for child in self._embedded.values()))
-            for name in ("sandbox", "reward", "sampling", "rollout"):
-                self._channels[name] = self._open(name)
+            await self._group.start()
+            for name, endpoint in self._endpoints.items():
+                self._channels[name] = self._group.open(endpoint, self._security(name))
         except BaseException:
-            await self._close()
+            await self._group.close()
             raise
         return self
 
     async def __aexit__(self, *exception: object) -> None:
-        await self._close()
+        await self._group.close()
 
     def channel(self, name: str) -> grpc.aio.Channel:
         """The channel to "sandbox", "reward", "sampling" or "rollout"."""
@@ -76,12 +69,11 @@ class Services:
 
     def pid(self, name: str) -> int | None:
         """Process id of an embedded service, None when it runs elsewhere."""
-        child = self._embedded.get(name)
-        return child.pid if child else None
+        return self._group.pids.get(name)
 
     def pids(self) -> dict[str, int]:
         """Process ids of the embedded services."""
-        return {name: child.pid for name, child in self._embedded.items() if child.pid}
+        return self._group.pids
 
     async def watch(self, work: Awaitable[Result]) -> Result:
         """Awaits `work`, but ends it as soon as a service is given up.
@@ -90,39 +82,35 @@ class Services:
             ServiceUnavailableError: a service could not be restarted, hung or refused; says which and why.
         """
         task = asyncio.ensure_future(work)
+        failed = asyncio.ensure_future(self._group.failed())
         try:
-            waited: list[asyncio.Future[Any]] = [task, self._failure]
+            waited: list[asyncio.Future[Any]] = [task, failed]
             await asyncio.wait(waited, return_when=asyncio.FIRST_COMPLETED)
-            if not task.done():
-                raise ServiceUnavailableError(self._failure.result())
-            return task.result()
+            return task.result() if task.done() else failed.result()
         except (ServiceUnavailableError, grpc.aio.AioRpcError) as error:
-            if self._failure.done():
-                raise ServiceUnavailableError(self._failure.result()) from error
+            if self._group.failure is not None:
+                raise ServiceUnavailableError(self._group.failure) from error
             if isinstance(error, grpc.aio.AioRpcError):
                 # A service that hangs or refuses is a fault of the infrastructure, told in one line.
                 raise ServiceUnavailableError(f"{error.code().name}: {error.details()}") from error
             raise
         finally:
-            if not task.done():
-                task.cancel()
-                await asyncio.wait({task})
+            task.cancel()
+            failed.cancel()
+            await asyncio.gather(task, failed, return_exceptions=True)
 
-    def _prepare(self, name: str, endpoint: ServiceEndpoint, command: list[str]) -> None:
+    def _prepare(self, name: str, *command: str) -> None:
+        endpoint: ServiceEndpoint = getattr(self._recipe.services, name)
         if endpoint.embedded:
-            self._embedded[name] = EmbeddedService(
-                name,
-                [sys.executable, "-m", *command],
-                env=ALLOCATOR_ENVIRONMENT if name == "rollout" else None,
-                log_path=self._log_dir / f"{name}.log",
-                on_restart=lambda count: self._tell(self._restarted, name, count),
-                on_failure=lambda reason: self._tell(self._failed, reason),
-            )
+            environment = ALLOCATOR_ENVIRONMENT if name == "rollout" else None
+            self._endpoints[name] = self._group.add(name, command, env=environment)
+        else:
+            self._endpoints[name] = endpoint.endpoint
 
     def _rollout_arguments(self) -> list[str]:
         recipe, engine = self._recipe, self._recipe.engine
         sandbox = recipe.services.sandbox
-        arguments = [
+        return [
             *("--model", str(self._model_dir)),
             *("--engine", engine.type),
             *("--dtype", engine.dtype),
@@ -132,45 +120,20 @@ class Services:
             *("--kv-gib", str(engine.kv_cache_gib)),
             *(("--threads", str(recipe.model.threads)) if recipe.model.threads else ()),
             "--deterministic" if engine.deterministic and engine.type == "transformers" else "--no-deterministic",
-            *("--sandbox", self._embedded["sandbox"].endpoint if sandbox.embedded else sandbox.endpoint),
+            *("--sandbox", self._endpoints["sandbox"]),
+            *ClientSecurity(sandbox.ca, sandbox.certificate, sandbox.private_key).as_options(
+                "--sandbox", sandbox.token_file
+            ),
         ]
-        for option, value in (
-            ("--sandbox-ca", sandbox.ca),
-            ("--sandbox-cert", sandbox.certificate),
-            ("--sandbox-key", sandbox.private_key),
-            ("--sandbox-token-file", sandbox.token_file),
-        ):
-            if value is not None:
-                arguments += [option, str(value)]
-        return arguments
 
-    def _open(self, name: str) -> grpc.aio.Channel:
-        child = self._embedded.get(name)
-        if child is not None:
-            return open_channel(child.endpoint)
+    def _security(self, name: str) -> ClientSecurity | None:
         settings: ServiceEndpoint = getattr(self._recipe.services, name)
-        security = ClientSecurity(
-            settings.ca,
-            settings.certificate,
-            settings.private_key,
-            read_token(settings.token_file, f"services.{name}.token_file"),
-        )
-        return open_channel(settings.endpoint, security)
-
-    def _tell(self, handler: Callable[..., None], *arguments: object) -> None:
-        """From the monitor thread of a child to the event loop."""
-        self._loop.call_soon_threadsafe(handler, *arguments)
+        if settings.embedded:
+            return None
+        token = read_token(settings.token_file, f"services.{name}.token_file")
+        return ClientSecurity(settings.ca, settings.certificate, settings.private_key, token)
 
     def _restarted(self, name: str, count: int) -> None:
         if name == "rollout":
             self.rollout_generation += 1
         self._on_event(f"the {name} service died and was restarted (restart {count})")
-
-    def _failed(self, reason: str) -> None:
-        if not self._failure.done():
-            self._failure.set_result(reason)
-
-    async def _close(self) -> None:
-        for channel in self._channels.values():
-            await channel.close()
-        await asyncio.gather(*(asyncio.to_thread(child.stop) for child in self._embedded.values()))

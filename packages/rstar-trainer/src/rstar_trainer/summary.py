@@ -6,6 +6,7 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
+from rstar_eval.table import figure_text
 from rstar_trainer.report import RunReport
 
 __all__ = ["print_summary", "results_table"]
@@ -51,17 +52,13 @@ def _row(name: str, entry: Mapping[str, Any]) -> list[str]:
     interval = entry.get("ci95")
     return [
         name,
-        _text(entry.get("rl_steps"), "d"),
-        _text(entry.get("pass_at_1"), ".3f"),
+        figure_text(entry.get("rl_steps"), "d"),
+        figure_text(entry.get("pass_at_1"), ".3f"),
         f"{interval[0]:.3f} - {interval[1]:.3f}" if interval else "-",
-        _text(entry.get("problems"), "d"),
-        _text(entry.get("tool_call_share"), ".0%"),
-        _text(entry.get("tool_error_share"), ".0%"),
-        _text(entry.get("truncation_share"), ".0%"),
-        _text(entry.get("mean_response_tokens"), ".0f"),
-        _text(entry.get("mean_turns"), ".1f"),
+        figure_text(entry.get("problems"), "d"),
+        figure_text(entry.get("tool_call_share"), ".0%"),
+        figure_text(entry.get("tool_error_share"), ".0%"),
+        figure_text(entry.get("truncation_share"), ".0%"),
+        figure_text(entry.get("mean_response_tokens"), ".0f"),
+        figure_text(entry.get("mean_turns"), ".1f"),
     ]
-
-
-def _text(value: Any, form: str) -> str:
-    return "-" if value is None else format(value, form)

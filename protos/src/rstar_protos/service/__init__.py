@@ -9,6 +9,7 @@ from rstar_protos.service.client import (
     open_sync_channel,
 )
 from rstar_protos.service.embedded import EmbeddedService
+from rstar_protos.service.embedded_group import EmbeddedGroup
 from rstar_protos.service.security import ClientSecurity, ServerSecurity, read_token
 from rstar_protos.service.server import RunningServer, serve, start_server
 from rstar_protos.service.settings import ServeSettings, serve_settings
@@ -17,6 +18,7 @@ __all__ = [
     "EMBEDDED",
     "RETRY_AFTER_KEY",
     "ClientSecurity",
+    "EmbeddedGroup",
     "EmbeddedService",
     "ListenAddress",
     "RunningServer",

@@ -82,6 +82,16 @@ class ClientSecurity:
             certificate_chain=_read(self.certificate, "certificate") if self.certificate else None,
         )
 
+    def as_options(self, prefix: str, token_file: Path | None = None) -> list[str]:
+        """The same security as options of a child's command line: `--sandbox-ca FILE ...` for the prefix `--sandbox`.
+
+        Args:
+            prefix: of the options.
+            token_file: where the token came from; a token itself never stands on a command line.
+        """
+        options = {"ca": self.ca, "cert": self.certificate, "key": self.private_key, "token-file": token_file}
+        return [text for name, path in options.items() if path is not None for text in (f"{prefix}-{name}", str(path))]
+
 
 def _read(path: Path, field: str) -> bytes:
     try:

@@ -51,7 +51,7 @@ def serve(
     listen: Annotated[
         str | None,
         typer.Option(
-            help="unix:/path or host:port; port 0: any free one.  [default: 127.0.0.1:7101; worker: 127.0.0.1:0]"
+            help="unix:/path or host:port; port 0: any free one. Default: 127.0.0.1:7101; worker: 127.0.0.1:0."
         ),
     ] = None,
     tls_cert: Tls = None,
@@ -67,8 +67,8 @@ def serve(
     queue_limit: Annotated[
         int | None,
         typer.Option(
-            help="Programs that may wait.  [default: about a second of work, at most 128 for each slot; more where "
-            "programs take longer than 0.125 s, 16 for each slot from 0.25 s on]"
+            help="Programs that may wait. Default: about a second of work, at most 128 for each slot, and at least 16 "
+            "for each where programs take 0.25 s or more, in proportion fewer where they take less."
         ),
     ] = None,
     default_timeout: Annotated[
@@ -260,11 +260,11 @@ def bench(
     ] = "rates",
     endpoint: Endpoint = "embedded",
     token_file: TokenFile = None,
-    concurrency: Annotated[list[int] | None, typer.Option(help="Calls at once; repeat.  [default: 1, 8, 64]")] = None,
-    tier: Annotated[list[str] | None, typer.Option(help="standard, sympy or full; repeat.  [default: all]")] = None,
+    concurrency: Annotated[list[int] | None, typer.Option(help="Calls at once; repeat. Default: 1, 8 and 64.")] = None,
+    tier: Annotated[list[str] | None, typer.Option(help="standard, sympy or full; repeat. Default: all.")] = None,
     rounds: Annotated[int, typer.Option(help="Rounds of each target.")] = 5,
     seconds: Annotated[float | None, typer.Option(help="rates: of a round (3); overload: of it all (30).")] = None,
-    calls: Annotated[int | None, typer.Option(help="Calls to make.  [default: deaths 20,000; leaks 100,000]")] = None,
+    calls: Annotated[int | None, typer.Option(help="Calls to make. Default: deaths 20,000; leaks 100,000.")] = None,
     against: Annotated[
         list[str] | None, typer.Option(help="rates: code-judge=URL or sandbox-fusion=URL to measure as well; repeat.")
     ] = None,

@@ -34,9 +34,9 @@ hypothesis.settings.load_profile("sandbox")
 
 HERE = "here"
 _LAUNCH = Path(__file__).parent / "worlds" / "launch.py"
-# Modules whose tests are about what programs can do, by the worlds they run in.
+# Modules, and folders of them, whose tests are about what programs can do, by the worlds they run in.
 _WORLDS_OF = {
-    "test_faults": (HERE, "user", "container"),
+    "faults": (HERE, "user", "container"),
     "test_sessions": (HERE, "user", "container"),
     "test_isolation": (HERE, "user", "container", "contained-user"),
     "test_attacks": (HERE, "user", "container", "contained-user"),
@@ -56,7 +56,8 @@ def _can_be_made(world: str) -> bool:
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
-    wanted = _WORLDS_OF.get(metafunc.module.__name__.rpartition(".")[2], (HERE,))
+    module = Path(metafunc.module.__file__ or "")
+    wanted = _WORLDS_OF.get(module.stem) or _WORLDS_OF.get(module.parent.name, (HERE,))
     if "sandbox" in metafunc.fixturenames and len(wanted) > 1:
         worlds = [world for world in wanted if _can_be_made(world)]
         metafunc.parametrize("sandbox", worlds, indirect=True, scope="session")
@@ -107,6 +108,30 @@ async def small() -> AsyncIterator[sandbox_pb2_grpc.SandboxServiceStub]:
     finally:
         await channel.close()
         await asyncio.to_thread(running.close)
+
+
+@pytest.fixture(scope="session")
+def processes_called() -> Callable[[str], list[int]]:
+    """Ids of the processes, in whatever world, that have a name or a word of the command line."""
+
+    def find(name: str) -> list[int]:
+        found = []
+        for folder in Path("/proc").glob("[0-9]*"):
+            try:
+                words = [*(folder / "cmdline").read_bytes().split(b"\0"), (folder / "comm").read_bytes().rstrip()]
+            except OSError:
+                continue
+            if name.encode() in words:
+                found.append(int(folder.name))
+        return found
+
+    return find
+
+
+@pytest.fixture(scope="session")
+def sleeper() -> Callable[[str], str]:
+    """A program that gives its process a name of at most 15 characters, and then sleeps for a minute."""
+    return lambda name: f"import ctypes, time; ctypes.CDLL(None).prctl(15, b'{name}'); time.sleep(60)"
 
 
 @pytest.fixture

@@ -7,6 +7,7 @@ import contextlib
 import os
 import signal
 import sys
+import uuid
 from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import replace
 from pathlib import Path
@@ -188,17 +189,20 @@ async def test_a_lower_level_is_taken_when_asked_for_and_named(tmp_path: Path, l
 
 
 async def test_a_session_whose_worker_is_killed_in_mid_cell_ends_with_one_typed_error(
-    pool: WorkerPool, until: Until
+    pool: WorkerPool,
+    until: Until,
+    sleeper: Callable[[str], str],
+    processes_called: Callable[[str], list[int]],
 ) -> None:
-    sessions = SessionTable(pool)
+    sessions, name = SessionTable(pool), uuid.uuid4().hex[:15]
     zygote = pool.zygote_pid
     assert zygote is not None
     before = set(_children(zygote))
     session = await sessions.open(DEFAULT_LIMITS, 0)
     await sessions.run_cell(session, _job("x = 1"))
     (slot,) = set(_children(zygote)) - before
-    cell = asyncio.ensure_future(sessions.run_cell(session, _job("import time; time.sleep(60)")))
-    await asyncio.sleep(0.2)
+    cell = asyncio.ensure_future(sessions.run_cell(session, _job(sleeper(name))))
+    await until(lambda: processes_called(name))
     os.kill(slot, signal.SIGKILL)
     outcome = (await cell).outcome
     assert (outcome.status, outcome.state_lost) == ("unavailable", "the session's worker was lost")

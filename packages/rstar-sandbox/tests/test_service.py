@@ -87,10 +87,10 @@ async def test_requests_without_an_id_are_told_apart(stub: SandboxServiceStub) -
     assert (one.value, two.value) == ("1", "2")
 
 
-async def test_one_caller_leaving_does_not_harm_the_other(stub: SandboxServiceStub) -> None:
-    request = _request("import time; time.sleep(0.5); 'kept'")
+async def test_one_caller_leaving_does_not_harm_the_other(stub: SandboxServiceStub, until: Until) -> None:
+    request = _request("import time; time.sleep(1); 'kept'")
     leaving, staying = stub.Execute(request), stub.Execute(request)
-    await asyncio.sleep(0.1)
+    await until(_busy(stub, 1, 0))
     leaving.cancel()
     assert (await staying).value == "'kept'"
 

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-import time
 import uuid
-from collections.abc import Iterator
-from pathlib import Path
+from collections.abc import Awaitable, Callable, Iterator
+from typing import Any
 
 import grpc
 import grpc.aio
@@ -18,6 +17,8 @@ from rstar_protos.sandbox.v1.sandbox_pb2_grpc import SandboxServiceStub
 from rstar_sandbox import Sandbox, Session, Status
 
 pytestmark = pytest.mark.timeout(180)
+
+Until = Callable[[Callable[[], Any]], Awaitable[None]]
 
 
 @pytest.fixture
@@ -125,19 +126,29 @@ async def test_a_closed_or_unknown_session_is_not_found(stub: SandboxServiceStub
         assert refused.value.code() == grpc.StatusCode.NOT_FOUND
 
 
-async def test_an_idle_session_is_closed(stub: SandboxServiceStub) -> None:
-    opened = await stub.OpenSession(sandbox_pb2.OpenSessionRequest(ttl_seconds=0.2))
-    await asyncio.sleep(0.5)
-    with pytest.raises(grpc.aio.AioRpcError) as refused:
-        await stub.ExecuteCell(_cell(opened.session_id, "1"))
-    assert "idle" in (refused.value.details() or "")
+async def test_an_idle_session_is_closed(stub: SandboxServiceStub, until: Until) -> None:
+    # Less than `until` waits between two looks, each of which is a cell.
+    opened = await stub.OpenSession(sandbox_pb2.OpenSessionRequest(ttl_seconds=0.001))
+
+    async def refusal() -> str | None:
+        call = stub.ExecuteCell(_cell(opened.session_id, "1"))
+        return await call.details() if await call.code() != grpc.StatusCode.OK else None
+
+    await until(refusal)
+    assert "idle" in (await refusal() or "")
 
 
-async def test_a_cancelled_cell_loses_the_state(stub: SandboxServiceStub) -> None:
+async def test_a_cancelled_cell_loses_the_state(
+    stub: SandboxServiceStub,
+    until: Until,
+    sleeper: Callable[[str], str],
+    processes_called: Callable[[str], list[int]],
+) -> None:
+    name = uuid.uuid4().hex[:15]
     session_id = (await stub.OpenSession(sandbox_pb2.OpenSessionRequest())).session_id
     await stub.ExecuteCell(_cell(session_id, "x = 1"))
-    call = stub.ExecuteCell(_cell(session_id, "import time; time.sleep(60)"))
-    await asyncio.sleep(0.3)
+    call = stub.ExecuteCell(_cell(session_id, sleeper(name)))
+    await until(lambda: processes_called(name))
     call.cancel()
     with pytest.raises(grpc.aio.AioRpcError) as refused:
         await stub.ExecuteCell(_cell(session_id, "x"), timeout=30)
@@ -197,21 +208,15 @@ def test_an_interrupt_comes_before_the_kill(session: Session) -> None:
     assert session.run("x").value == "9"
 
 
-def test_the_children_of_a_session_end_with_it(sandbox: Sandbox) -> None:
-    with sandbox.session() as opened:
-        opened.run("import subprocess; p = subprocess.Popen(['sleep', '86.4217'])")
-        assert opened.run("p.poll()").value is None
-    deadline = time.monotonic() + 60
-    while any(b"86.4217" in _words(path) for path in Path("/proc").glob("[0-9]*/cmdline")):
-        assert time.monotonic() < deadline
-        time.sleep(0.01)
-
-
-def _words(path: Path) -> bytes:
-    try:
-        return path.read_bytes()
-    except OSError:
-        return b""
+async def test_the_children_of_a_session_end_with_it(
+    stub: SandboxServiceStub, until: Until, processes_called: Callable[[str], list[int]]
+) -> None:
+    session_id = (await stub.OpenSession(sandbox_pb2.OpenSessionRequest())).session_id
+    seconds = f"86.{uuid.uuid4().int % 10**12}"
+    await stub.ExecuteCell(_cell(session_id, f"import subprocess; p = subprocess.Popen(['sleep', '{seconds}'])"))
+    await until(lambda: processes_called(seconds))
+    await stub.CloseSession(sandbox_pb2.CloseSessionRequest(session_id=session_id))
+    await until(lambda: not processes_called(seconds))
 
 
 def test_the_memory_of_a_session_that_ran_out_is_told(session: Session) -> None:

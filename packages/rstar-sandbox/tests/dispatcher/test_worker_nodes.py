@@ -88,15 +88,21 @@ async def test_a_node_killed_in_the_middle_costs_no_answer_and_its_sessions_are_
 
 
 async def test_a_cell_that_runs_when_its_node_dies_gets_one_typed_answer(
-    processes: Processes, stub: SandboxServiceStub, until: Until, killed: Killed
+    processes: Processes,
+    stub: SandboxServiceStub,
+    until: Until,
+    killed: Killed,
+    sleeper: Callable[[str], str],
+    processes_called: Callable[[str], list[int]],
 ) -> None:
     processes.dispatcher()
     node = processes.worker("node")
     await until(_workers(stub, 1))
     session = (await stub.OpenSession(sandbox_pb2.OpenSessionRequest(request_id="s"))).session_id
-    request = sandbox_pb2.ExecuteCellRequest(session_id=session, cell=_request("import time; time.sleep(60)", 60))
+    name = uuid.uuid4().hex[:15]
+    request = sandbox_pb2.ExecuteCellRequest(session_id=session, cell=_request(sleeper(name), 60))
     cell = asyncio.ensure_future(stub.ExecuteCell(request))
-    await until(_running(stub, 1))
+    await until(lambda: processes_called(name))
     killed(node)
     answer = await cell
     assert answer.status == common_pb2.TOOL_STATUS_UNAVAILABLE

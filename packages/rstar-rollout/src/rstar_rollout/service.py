@@ -15,7 +15,6 @@ from rstar_protos.errors import InfrastructureError, UserInputError
 from rstar_protos.rollout.v1 import rollout_pb2, rollout_pb2_grpc
 from rstar_rollout.agent_loop import AgentLoop, RolloutBatch
 from rstar_rollout.engines.base import EngineNotReadyError, WeightUpdateError
-from rstar_rollout.engines.pool import EnginePool
 from rstar_rollout.metrics import count_continued, record
 from rstar_rollout.wire import (
     engine_state_to_proto,
@@ -200,10 +199,7 @@ class RolloutServicer(rollout_pb2_grpc.RolloutServiceServicer):
         self, request: rollout_pb2.GetEngineStateRequest, context: _Context
     ) -> rollout_pb2.GetEngineStateResponse:
         """State of the engine and the chat format's name."""
-        # A pool tells of each of its engines.
-        pool = self._engine
-        states = await pool.states() if isinstance(pool, EnginePool) else [await pool.state()]
-        engines = [engine_state_to_proto(state) for state in states]
+        engines = [engine_state_to_proto(state) for state in await self._engine.states()]
         for engine in engines:
             engine.paused = engine.paused or not self._open.is_set()
         return rollout_pb2.GetEngineStateResponse(engines=engines, chat_format=self._loop.chat_format.name)

@@ -56,7 +56,7 @@ async def test_what_is_asked_reaches_the_server():
 
 
 @pytest.mark.parametrize(
-    ("broken", "message"), [("ids", "return_token_ids"), ("log_probs", "length"), ("status", "503")]
+    ("broken", "message"), [("ids", "return_token_ids"), ("log_probs", "0 log-probabilities for 5"), ("status", "503")]
 )
 async def test_answers_that_cannot_be_used_are_errors_of_the_engine(broken: str, message: str):
     async with serving(CompletionsServer(scripted(), broken=broken)) as url:

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 from completions_server import CompletionsServer, serving
 
+from rstar_protos.errors import UserInputError
 from rstar_rollout.engines.base import (
     Engine,
     EngineError,
@@ -130,6 +131,23 @@ async def test_stop_token_is_returned_and_ends_the_turn(engine: Engine):
     result = await engine.generate(request(1, stop_ids=frozenset({stop}), noise=NoiseKey(1, "p", 0, 0)))
     assert result.token_ids == free.token_ids[: first + 1]
     assert result.finish_reason == "stop"
+
+
+@pytest.mark.parametrize(
+    ("changes", "field"), [({"token_ids": ()}, "token_ids"), ({"max_new_tokens": 0}, "max_new_tokens")]
+)
+async def test_a_request_that_cannot_be_served_is_refused_by_the_field_at_fault(
+    engine: Engine, changes: dict[str, object], field: str
+):
+    with pytest.raises(UserInputError) as refusal:
+        await engine.generate(request(**changes))
+    assert refusal.value.field == field
+
+
+async def test_the_states_of_its_engines_add_up_to_its_own(engine: Engine):
+    whole, parts = await engine.state(), await engine.states()
+    assert sum(part.total_kv_blocks for part in parts) == whole.total_kv_blocks
+    assert {(part.type, part.weight_version) for part in parts} == {(whole.type, whole.weight_version)}
 
 
 async def test_batch_results_come_in_order_of_requests(engine: Engine):

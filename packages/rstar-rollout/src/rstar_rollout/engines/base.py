@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal, Protocol, runtime_checkable
 
-from rstar_protos.errors import InfrastructureError, RStarError
+from rstar_protos.errors import InfrastructureError, RStarError, UserInputError
 
 __all__ = [
     "Admitting",
@@ -86,6 +86,17 @@ class GenerationRequest:
     noise: NoiseKey
     log_probs: bool = True
     response_tokens: int = 0
+
+    def check(self) -> None:
+        """What every engine needs of a request.
+
+        Raises:
+            UserInputError: there is nothing to go on from, or no room for a token.
+        """
+        if not self.token_ids:
+            raise UserInputError("token_ids", "empty", "at least one token to go on from")
+        if self.max_new_tokens < 1:
+            raise UserInputError("max_new_tokens", self.max_new_tokens, "a whole number from 1")
 
 
 @dataclass(frozen=True)
@@ -215,6 +226,9 @@ class Engine(Protocol):
 
     async def state(self) -> EngineState:
         """A snapshot."""
+
+    async def states(self) -> list[EngineState]:
+        """A snapshot of each engine that this one consists of; of itself where it is a single one."""
 
     @property
     def tokens_generated(self) -> int:

@@ -26,6 +26,7 @@ from rstar_rollout.engines.base import (
     WeightSource,
     WeightUpdateError,
 )
+from rstar_rollout.engines.collected_turn import CollectedTurn
 from rstar_rollout.engines.gate import GatedEngine
 from rstar_rollout.engines.noise import turn_seed
 
@@ -98,7 +99,7 @@ class EndpointEngine(GatedEngine):
         async with self._inside(request) as aborted:
             if self._session is None:
                 raise EngineError("the engine has not been started")
-            turn = _Turn(request)
+            turn = CollectedTurn(request, "the endpoint", 0)
             reading = asyncio.ensure_future(self._read(request, turn, on_tokens))
             abort = asyncio.ensure_future(aborted.wait())
             try:
@@ -111,7 +112,7 @@ class EndpointEngine(GatedEngine):
                 await asyncio.gather(reading, abort, return_exceptions=True)
         return turn.result()
 
-    async def _read(self, request: GenerationRequest, turn: _Turn, on_tokens: TokenCallback | None) -> None:
+    async def _read(self, request: GenerationRequest, turn: CollectedTurn, on_tokens: TokenCallback | None) -> None:
         import aiohttp
 
         assert self._session is not None
@@ -120,7 +121,7 @@ class EndpointEngine(GatedEngine):
                 if response.status != 200:
                     raise EngineError(f"{self._url}: {response.status} {(await response.text())[:300]}")
                 async for event in _events(response.content):
-                    fresh = turn.add(event)
+                    fresh = _take(event, turn)
                     self._tokens += len(fresh)
                     if on_tokens is not None and fresh:
                         on_tokens(fresh)
@@ -197,48 +198,26 @@ class EndpointEngine(GatedEngine):
             await session.close()
 
 
-class _Turn:
-    """What has come of one request."""
+def _take(event: Mapping[str, Any], turn: CollectedTurn) -> list[int]:
+    """Take over an event of the stream; returns its ids.
 
-    def __init__(self, request: GenerationRequest) -> None:
-        self._request = request
-        self._ids: list[int] = []
-        self._log_probs: list[float] = []
-        self._reason: FinishReason | None = None
-
-    @property
-    def finished(self) -> bool:
-        """The server has said why it ended."""
-        return self._reason is not None
-
-    def add(self, event: Mapping[str, Any]) -> list[int]:
-        """Take over an event; returns its ids.
-
-        Raises:
-            EngineError: an error of the server, or an event without token ids.
-        """
-        if "error" in event:
-            raise EngineError(f"the endpoint failed: {event['error']}")
-        if not event.get("choices"):
-            return []
-        choice = event["choices"][0]
-        ids = choice.get("token_ids")
-        if ids is None and choice.get("text"):
-            raise EngineError("the endpoint returns no token ids: it has to support return_token_ids")
-        ids = [int(token) for token in ids or ()]
-        if self._request.log_probs and ids:
-            values = (choice.get("logprobs") or {}).get("token_logprobs") or []
-            if len(values) != len(ids):
-                raise EngineError("the endpoint returned log-probabilities of another length than its tokens")
-            self._log_probs += [float(value) for value in values]
-        self._ids += ids
-        if choice.get("finish_reason"):
-            self._reason = "stop" if choice["finish_reason"] == "stop" else "length"
-        return ids
-
-    def result(self) -> GenerationResult:
-        """The turn; "aborted" if the server had not finished it."""
-        return GenerationResult(tuple(self._ids), tuple(self._log_probs), self._reason or "aborted", 0)
+    Raises:
+        EngineError: an error of the server, or an event without token ids.
+    """
+    if "error" in event:
+        raise EngineError(f"the endpoint failed: {event['error']}")
+    if not event.get("choices"):
+        return []
+    choice = event["choices"][0]
+    ids = choice.get("token_ids")
+    if ids is None and choice.get("text"):
+        raise EngineError("the endpoint returns no token ids: it has to support return_token_ids")
+    ids = [int(token) for token in ids or ()]
+    values = (choice.get("logprobs") or {}).get("token_logprobs") or () if ids else ()
+    ended = choice.get("finish_reason")
+    reason: FinishReason | None = ("stop" if ended == "stop" else "length") if ended else None
+    turn.add(ids, [float(value) for value in values], reason)
+    return ids
 
 
 async def _events(stream: aiohttp.StreamReader) -> AsyncIterator[Mapping[str, Any]]:

@@ -7,10 +7,10 @@ import contextlib
 from abc import ABC, abstractmethod
 from collections.abc import AsyncIterator, Sequence
 
-from rstar_protos.errors import UserInputError
 from rstar_rollout.engines.base import (
     EngineError,
     EngineNotReadyError,
+    EngineState,
     GenerationRequest,
     GenerationResult,
     TokenCallback,
@@ -46,6 +46,14 @@ class GatedEngine(ABC):
         """Generate several turns at once."""
         return list(await asyncio.gather(*(self.generate(request) for request in requests)))
 
+    @abstractmethod
+    async def state(self) -> EngineState:
+        """A snapshot."""
+
+    async def states(self) -> list[EngineState]:
+        """That of this engine alone."""
+        return [await self.state()]
+
     async def _enter(self, *requests: GenerationRequest) -> None:
         """Wait while the engine is paused.
 
@@ -61,8 +69,7 @@ class GatedEngine(ABC):
         if self._refusal:
             raise EngineNotReadyError(self._refusal)
         for request in requests:
-            if request.max_new_tokens < 1 or not request.token_ids:
-                raise UserInputError("max_new_tokens", request.max_new_tokens, "at least 1, after at least one token")
+            request.check()
 
     @contextlib.asynccontextmanager
     async def _inside(self, request: GenerationRequest) -> AsyncIterator[asyncio.Event]:

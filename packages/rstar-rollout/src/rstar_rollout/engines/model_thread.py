@@ -10,7 +10,7 @@ import contextlib
 import threading
 from collections import deque
 from collections.abc import Callable, Sequence
-from concurrent.futures import Future
+from concurrent.futures import Future, InvalidStateError
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -215,7 +215,7 @@ class ModelThread:
             self._inbox.clear()
             self._calls.clear()
         for future in [*(job.future for job in jobs.values()), *(future for _, future in calls)]:
-            with contextlib.suppress(Exception):  # already cancelled
+            with contextlib.suppress(InvalidStateError):  # already cancelled
                 future.set_exception(error)
 
 
@@ -223,7 +223,8 @@ def _run_call(function: Callable[[], Any], future: Future[Any]) -> None:
     try:
         result = function()
     except Exception as error:
-        future.set_exception(error)
+        with contextlib.suppress(InvalidStateError):  # already cancelled
+            future.set_exception(error)
     else:
         _settle(future, result)
 

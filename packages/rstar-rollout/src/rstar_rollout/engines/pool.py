@@ -15,6 +15,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from rstar_protos.errors import UserInputError
+from rstar_rollout.engines.announced import AnnouncedUpdate
 from rstar_rollout.engines.base import (
     Engine,
     EngineDeadError,
@@ -66,7 +67,7 @@ class EnginePool(GatedEngine):
         self._scheduler = RolloutScheduler(policy)
         self._rollouts: dict[str, PooledRollout] = {}
         self._doubt = ""
-        self._pending: tuple[int, WeightSource] | None = None
+        self._announced: AnnouncedUpdate[WeightSource] = AnnouncedUpdate()
         self._committed: tuple[int, WeightSource, str] | None = None
         self._updating = asyncio.Lock()
         self._tasks: set[asyncio.Task[None]] = set()
@@ -248,10 +249,10 @@ class EnginePool(GatedEngine):
                 engine = seat.factory()
                 await engine.start()
                 async with self._updating:
-                    if self._committed is not None and self._pending is None:
+                    if self._committed is not None and self._announced.version is None:
                         await _give_weights(engine, *self._committed)
                     seat.engine = engine
-                    if self._pending is None:
+                    if self._announced.version is None:
                         await self._enlist(seat)
                     else:
                         seat.state = SeatState.PARKED  # until the weights have reached it, see `commit_weight_update`
@@ -320,7 +321,7 @@ class EnginePool(GatedEngine):
             for seat, outcome in zip(seats, outcomes, strict=True):
                 if isinstance(outcome, BaseException):
                     self._lose(seat, f"weight update to version {version} could not begin: {outcome}")
-            self._pending = (version, source)
+            self._announced.begin(version, source)
             self._doubt = f"weight update to version {version} is under way"
 
     async def commit_weight_update(self, version: int, checksum: str) -> None:
@@ -330,10 +331,7 @@ class EnginePool(GatedEngine):
             WeightUpdateError: no such update was begun, or no engine could take the weights.
         """
         async with self._updating:
-            if self._pending is None or self._pending[0] != version:
-                begun = "none" if self._pending is None else self._pending[0]
-                raise WeightUpdateError(f"commit of version {version}, but the update begun is {begun}")
-            source, self._pending = self._pending[1], None
+            source = self._announced.take(version)
             living = self._living
             parked = [seat for seat in self._seats if seat.state is SeatState.PARKED]
             seats = living + parked

@@ -7,7 +7,9 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Sequence
+from pathlib import Path
 
+from rstar_rollout.engines.announced import AnnouncedUpdate
 from rstar_rollout.engines.base import (
     EngineDeadError,
     EngineError,
@@ -61,7 +63,7 @@ class ScriptedEngine(GatedEngine):
         self._said_when_aborted = said_when_aborted
         self._version = 0
         self._checksum = ""
-        self._pending: int | None = None
+        self._announced: AnnouncedUpdate[Path] = AnnouncedUpdate()
         self._doubt = ""
         self._tokens = 0
         self._kv_blocks = kv_blocks
@@ -121,15 +123,12 @@ class ScriptedEngine(GatedEngine):
     async def begin_weight_update(self, version: int, source: WeightSource) -> None:
         """Refuse generation until the commit."""
         self._check_idle(WeightUpdateError)
-        source_folder(source)
-        self._pending = version
+        self._announced.begin(version, source_folder(source))
         self._doubt = f"weight update to version {version} is under way"
 
     async def commit_weight_update(self, version: int, checksum: str) -> None:
         """Take the version over; an empty checksum stands for one that does not match."""
-        if self._pending != version:
-            raise WeightUpdateError(f"commit of version {version}, but the update begun is {self._pending}")
-        self._pending = None
+        self._announced.take(version)
         if not checksum:
             self._doubt = f"weight update to version {version} failed: checksum differs"
             raise WeightUpdateError(self._doubt)

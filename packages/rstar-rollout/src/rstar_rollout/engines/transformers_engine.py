@@ -12,9 +12,9 @@ import asyncio
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from rstar_protos.errors import UserInputError
+from rstar_rollout.engines.announced import AnnouncedUpdate
 from rstar_rollout.engines.base import (
     EngineError,
     EngineState,
@@ -27,9 +27,6 @@ from rstar_rollout.engines.base import (
 )
 from rstar_rollout.engines.gate import GatedEngine
 from rstar_rollout.engines.model_thread import ModelThread
-
-if TYPE_CHECKING:
-    pass
 
 __all__ = ["TransformersEngine", "TransformersSettings"]
 
@@ -72,7 +69,7 @@ class TransformersEngine(GatedEngine):
         self._worker = ModelThread(self._settings.deterministic)
         self._checksum = ""
         self._version = 0
-        self._pending: tuple[int, Path] | None = None
+        self._announced: AnnouncedUpdate[Path] = AnnouncedUpdate()
         self._doubt = ""
         self._asleep = False
 
@@ -140,15 +137,12 @@ class TransformersEngine(GatedEngine):
     async def begin_weight_update(self, version: int, source: WeightSource) -> None:
         """Refuse generation until the update is committed; only files are a source here."""
         self._check_idle(WeightUpdateError)
-        self._pending = (version, source_folder(source))
+        self._announced.begin(version, source_folder(source))
         self._doubt = f"weight update to version {version} is under way"
 
     async def commit_weight_update(self, version: int, checksum: str) -> None:
         """Load the folder named at the beginning and check it against the sender's checksum."""
-        if self._pending is None or self._pending[0] != version:
-            begun = "none" if self._pending is None else self._pending[0]
-            raise WeightUpdateError(f"commit of version {version}, but the update begun is {begun}")
-        folder, self._pending = self._pending[1], None
+        folder = self._announced.take(version)
         try:
             await self._worker.call(lambda: self._take_weights(folder, version, checksum))
         except Exception as error:

@@ -23,13 +23,13 @@ from rstar_rollout.engines.base import (
     EngineDeadError,
     EngineError,
     EngineState,
-    FinishReason,
     GenerationRequest,
     GenerationResult,
     TokenCallback,
     WeightSource,
     WeightUpdateError,
 )
+from rstar_rollout.engines.collected_turn import CollectedTurn
 from rstar_rollout.engines.gate import GatedEngine
 from rstar_rollout.engines.noise import turn_seed
 from rstar_rollout.engines.vllm_names import FOLDER_BACKEND, WORKER_EXTENSION
@@ -162,12 +162,12 @@ class VllmEngine(GatedEngine):
         async with self._inside(request):
             if self._llm is None:
                 raise EngineError("the engine has not been started")
-            collected = _Collected(request, self._started.version)
+            turn = CollectedTurn(request, "vLLM", self._started.version)
             try:
                 prompt: Any = {"prompt_token_ids": list(request.token_ids)}
                 parameters = _parameters(request, stream=on_tokens is not None)
                 async for output in self._llm.generate(prompt, parameters, request.request_id):
-                    fresh = collected.add(output)
+                    fresh = _take(output, turn)
                     if on_tokens is not None and fresh:
                         on_tokens(fresh)
             except asyncio.CancelledError:
@@ -178,7 +178,7 @@ class VllmEngine(GatedEngine):
             except Exception as error:
                 kind = EngineDeadError if self._llm is None or self._llm.errored else EngineError
                 raise kind(f"vLLM: {error!r}") from error
-        return collected.result()
+        return turn.result()
 
     @property
     def _refusal(self) -> str:
@@ -280,40 +280,20 @@ def _parameters(request: GenerationRequest, *, stream: bool) -> SamplingParams:
     )
 
 
-class _Collected:
-    """The outputs of one request, which vLLM gives in pieces or at once."""
-
-    def __init__(self, request: GenerationRequest, version: int) -> None:
-        self._request = request
-        self._version = version
-        self._ids: list[int] = []
-        self._log_probs: list[float] = []
-        self._reason: FinishReason = "aborted"
-        self._cached: int | None = None
-
-    def add(self, output: Any) -> list[int]:
-        """Take over an output; returns its ids."""
-        if output.num_cached_tokens is not None:
-            self._cached = int(output.num_cached_tokens)
-        if not output.outputs:
-            return []
-        piece = output.outputs[0]
-        ids = [int(token) for token in piece.token_ids]
-        if self._request.log_probs and ids:
-            if piece.logprobs is None or len(piece.logprobs) != len(ids):
-                raise EngineError("vLLM returned log-probabilities of another length than its tokens")
-            entries = zip(ids, piece.logprobs, strict=True)
-            self._log_probs += [float(entry[token].logprob) for token, entry in entries]
-        self._ids += ids
-        if piece.finish_reason in ("stop", "length"):
-            self._reason = piece.finish_reason
-        return ids
-
-    def result(self) -> GenerationResult:
-        """All of it."""
-        return GenerationResult(
-            tuple(self._ids), tuple(self._log_probs), self._reason, self._version, cached_tokens=self._cached
-        )
+def _take(output: Any, turn: CollectedTurn) -> list[int]:
+    """Take over an output of vLLM, which is a piece of the turn or all of it; returns its ids."""
+    if output.num_cached_tokens is not None:
+        turn.cached_tokens = int(output.num_cached_tokens)
+    if not output.outputs:
+        return []
+    piece = output.outputs[0]
+    ids = [int(token) for token in piece.token_ids]
+    entries = piece.logprobs or ()
+    # Another number than that of the tokens is for the turn to refuse.
+    pairs = zip(ids, entries, strict=True) if len(ids) == len(entries) else ()
+    log_probs = [float(entry[token].logprob) for token, entry in pairs]
+    turn.add(ids, log_probs, piece.finish_reason if piece.finish_reason in ("stop", "length") else None)
+    return ids
 
 
 _ENVIRONMENT = threading.Lock()

@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any
 from rstar_model.digests import DigestPiece, differing_parameters, join_pieces, parameter_digest
 from rstar_model.weights import Canary, WeightManifest, manifest_from_json, read_manifest
 from rstar_protos.errors import UserInputError
+from rstar_rollout.engines.announced import AnnouncedUpdate
 from rstar_rollout.engines.base import WeightSource, WeightUpdateError, source_folder
 from rstar_rollout.engines.vllm_names import FOLDER_BACKEND
 from rstar_rollout.engines.weight_files import folder_checksum, folder_tensors, folder_version
@@ -67,7 +68,7 @@ class VllmWeights:
         """Why nothing may be generated now; empty: the weights are known to be the right ones."""
         self.asleep = False
         self._expected: _Expected | None = None
-        self._pending: tuple[int, WeightSource] | None = None
+        self._announced: AnnouncedUpdate[WeightSource] = AnnouncedUpdate()
         self._initialised = False
         self._receiving = False
         self._manifest: WeightManifest | None = None
@@ -86,8 +87,8 @@ class VllmWeights:
             raise WeightUpdateError(f"this engine was started for transfer by {self._backend}, not {source.backend}")
         if not source.backend:
             source_folder(source)
-        first = self._pending is None or self._pending[0] != version
-        self._pending = (version, source)
+        first = self._announced.version != version
+        self._announced.begin(version, source)
         self.doubt = f"weight update to version {version} is under way"
         if first and not self.asleep:
             await self._llm.pause_generation(mode="abort", clear_cache=True)
@@ -110,10 +111,7 @@ class VllmWeights:
         Raises:
             WeightUpdateError: no such update was begun, or what the workers hold is not what was sent.
         """
-        if self._pending is None or self._pending[0] != version:
-            begun = "none" if self._pending is None else self._pending[0]
-            raise WeightUpdateError(f"commit of version {version}, but the update begun is {begun}")
-        source, self._pending = self._pending[1], None
+        source = self._announced.take(version)
         try:
             self._expected = await self._take(version, checksum, source)
             await self._check()
@@ -249,7 +247,8 @@ class VllmWeights:
         return [float(entry[token].logprob) for token, entry in zip(ids, outputs[-1].prompt_logprobs[1:], strict=True)]
 
     def _failed(self, version: int, error: Exception) -> WeightUpdateError:
-        self._pending, self._receiving = None, False
+        self._announced.drop()
+        self._receiving = False
         self.doubt = f"weights of version {version} are in doubt: {error}"
         return error if isinstance(error, WeightUpdateError) else WeightUpdateError(str(error))
 

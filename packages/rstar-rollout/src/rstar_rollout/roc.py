@@ -22,7 +22,7 @@ from __future__ import annotations
 import hashlib
 import math
 import random
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from enum import Enum
 
@@ -211,61 +211,85 @@ def resample_on_correct(
     Raises:
         UserInputError: a repeated id, or a value outside its range.
     """
-    _check(rollouts, keep, epsilon)
-    if minimum_positives < 0 or minimum_negatives < 0:
-        raise UserInputError(
-            "minimum_positives, minimum_negatives", (minimum_positives, minimum_negatives), "0 or more"
-        )
+    _check(rollouts, keep, epsilon, minimum_positives, minimum_negatives)
     ordered = sorted(rollouts, key=lambda rollout: rollout.trajectory_id)
     scored = [rollout for rollout in ordered if rollout.reward is not None]
-    reasons = {r.trajectory_id: Reason.UNSCORABLE for r in ordered if r.reward is None}
+    positives = [rollout for rollout in scored if _is_positive(rollout)]
+    negatives = [rollout for rollout in scored if not _is_positive(rollout)]
     digest = hashlib.sha256(f"rstar-roc\0{seed}\0{group_id}".encode()).digest()
     source = random.Random(int.from_bytes(digest, "big"))  # noqa: S311  seeded sampling, not cryptography
 
+    reason = _reason_by_reward
     if len(scored) <= keep:
-        kept = {rollout.trajectory_id for rollout in scored}
-        reasons.update(dict.fromkeys(kept, Reason.KEPT_ALL))
+        kept, reason = {rollout.trajectory_id for rollout in scored}, _reason_all
     elif not enabled:
-        kept = _draw([r.trajectory_id for r in scored], [1.0] * len(scored), keep, source)
-        for rollout in scored:
-            chosen = rollout.trajectory_id in kept
-            reasons[rollout.trajectory_id] = Reason.KEPT_RANDOM if chosen else Reason.DROPPED_RANDOM
+        kept, reason = _keep_random(scored, keep, source), _reason_random
+    elif mode is Mode.RELEASE:
+        places = release_counts(len(positives), len(negatives), keep, minimum_positives, minimum_negatives)
+        kept = _keep_release(positives, negatives, places, source)
     else:
-        positives = [r for r in scored if _is_positive(r)]
-        negatives = [r for r in scored if not _is_positive(r)]
-        if mode is Mode.RELEASE:
-            places_positive, places_negative = release_counts(
-                len(positives), len(negatives), keep, minimum_positives, minimum_negatives
-            )
-        else:
-            places_positive, places_negative = kept_counts(len(positives), len(negatives), keep)
-        kept = _draw([r.trajectory_id for r in negatives], [1.0] * len(negatives), places_negative, source)
-        if mode is Mode.RELEASE:
-            # In random order first: the sort is stable, so equal penalties stay so.
-            drawn = sorted(source.sample(positives, len(positives)), key=lambda r: sum(_penalties(r)))
-            kept |= {r.trajectory_id for r in drawn[:places_positive]}
-        else:
-            weights = [1.0 / (sum(_penalties(r)) + epsilon) for r in positives]
-            kept |= _draw([r.trajectory_id for r in positives], weights, places_positive, source)
-        for group, yes, no in (
-            (positives, Reason.KEPT_POSITIVE, Reason.DROPPED_POSITIVE),
-            (negatives, Reason.KEPT_NEGATIVE, Reason.DROPPED_NEGATIVE),
-        ):
-            reasons.update({r.trajectory_id: yes if r.trajectory_id in kept else no for r in group})
+        kept = _keep_paper(positives, negatives, kept_counts(len(positives), len(negatives), keep), epsilon, source)
 
-    decisions = tuple(
-        Decision(r.trajectory_id, r.trajectory_id in kept, reasons[r.trajectory_id], *_penalties(r)) for r in ordered
-    )
     reject_reason = _reject_reason(scored, kept)
     return Resampled(
         kept_ids=tuple(r.trajectory_id for r in ordered if r.trajectory_id in kept),
-        decisions=decisions,
+        decisions=tuple(_decide(r, r.trajectory_id in kept, reason) for r in ordered),
         rejected=reject_reason is not None,
         reject_reason=reject_reason,
-        positives=sum(_is_positive(r) for r in scored),
-        negatives=sum(not _is_positive(r) for r in scored),
+        positives=len(positives),
+        negatives=len(negatives),
         unscorable=len(ordered) - len(scored),
     )
+
+
+def _keep_random(rollouts: Sequence[ScoredRollout], places: int, source: random.Random) -> set[str]:
+    """Ids of so many, each as likely as any other."""
+    return _draw([r.trajectory_id for r in rollouts], [1.0] * len(rollouts), places, source)
+
+
+def _keep_paper(
+    positives: Sequence[ScoredRollout],
+    negatives: Sequence[ScoredRollout],
+    places: tuple[int, int],
+    epsilon: float,
+    source: random.Random,
+) -> set[str]:
+    """Ids that `Mode.PAPER` keeps, for so many (positives, negatives): negatives drawn first, evenly."""
+    kept = _keep_random(negatives, places[1], source)
+    weights = [1.0 / (sum(_penalties(r)) + epsilon) for r in positives]
+    return kept | _draw([r.trajectory_id for r in positives], weights, places[0], source)
+
+
+def _keep_release(
+    positives: Sequence[ScoredRollout],
+    negatives: Sequence[ScoredRollout],
+    places: tuple[int, int],
+    source: random.Random,
+) -> set[str]:
+    """Ids that `Mode.RELEASE` keeps, for so many (positives, negatives): negatives drawn first, evenly."""
+    kept = _keep_random(negatives, places[1], source)
+    # In random order first: the sort is stable, so equal penalties stay so.
+    drawn = sorted(source.sample(positives, len(positives)), key=lambda r: sum(_penalties(r)))
+    return kept | {r.trajectory_id for r in drawn[: places[0]]}
+
+
+def _decide(rollout: ScoredRollout, kept: bool, reason: Callable[[ScoredRollout, bool], Reason]) -> Decision:
+    why = Reason.UNSCORABLE if rollout.reward is None else reason(rollout, kept)
+    return Decision(rollout.trajectory_id, kept, why, *_penalties(rollout))
+
+
+def _reason_all(rollout: ScoredRollout, kept: bool) -> Reason:
+    return Reason.KEPT_ALL
+
+
+def _reason_random(rollout: ScoredRollout, kept: bool) -> Reason:
+    return Reason.KEPT_RANDOM if kept else Reason.DROPPED_RANDOM
+
+
+def _reason_by_reward(rollout: ScoredRollout, kept: bool) -> Reason:
+    if _is_positive(rollout):
+        return Reason.KEPT_POSITIVE if kept else Reason.DROPPED_POSITIVE
+    return Reason.KEPT_NEGATIVE if kept else Reason.DROPPED_NEGATIVE
 
 
 def _reject_reason(scored: Sequence[ScoredRollout], kept: set[str]) -> RejectReason | None:
@@ -306,11 +330,16 @@ def _draw(ids: list[str], weights: list[float], count: int, source: random.Rando
     return drawn
 
 
-def _check(rollouts: Sequence[ScoredRollout], keep: int, epsilon: float) -> None:
+def _check(
+    rollouts: Sequence[ScoredRollout], keep: int, epsilon: float, minimum_positives: int, minimum_negatives: int
+) -> None:
     if keep < 1:
         raise UserInputError("keep", keep, "a whole number from 1")
     if not (math.isfinite(epsilon) and epsilon > 0):
         raise UserInputError("epsilon", epsilon, "a finite number above 0")
+    for field, value in (("minimum_positives", minimum_positives), ("minimum_negatives", minimum_negatives)):
+        if value < 0:
+            raise UserInputError(field, value, "a whole number from 0")
     seen: set[str] = set()
     for rollout in rollouts:
         if rollout.trajectory_id in seen:

@@ -40,7 +40,7 @@ class Holding:
     processes: int
     descriptors: int
     mounts: int
-    """Over all slots."""
+    """Over all processes with a mount namespace of their own; in the machine's, neighbours mount too."""
     control_groups: int
     folders: int
     """Below its working folder."""
@@ -140,7 +140,7 @@ def holding_of(pid: int, folder: Path) -> Holding:
     return Holding(
         processes=len(pids),
         descriptors=sum(_entries(f"/proc/{one}/fd") for one in pids),
-        mounts=sum(_lines(f"/proc/{one}/mounts") for one in pids),
+        mounts=sum(_lines(f"/proc/{one}/mounts") for one in pids if _has_own_mounts(one)),
         control_groups=sum(1 for _ in _groups_of(folder)),
         folders=sum(1 for _ in folder.rglob("*")),
         memory_bytes=sum(_pss_bytes(one) for one in pids),
@@ -163,6 +163,13 @@ def _entries(path: str) -> int:
         return len(os.listdir(path))
     except OSError:
         return 0
+
+
+def _has_own_mounts(pid: int) -> bool:
+    try:
+        return os.readlink(f"/proc/{pid}/ns/mnt") != os.readlink("/proc/self/ns/mnt")
+    except OSError:
+        return False
 
 
 def _lines(path: str) -> int:

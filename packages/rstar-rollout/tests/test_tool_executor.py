@@ -170,7 +170,7 @@ def test_every_verdict_has_words(status: ToolStatus, fields, words: str):
 
 
 @needs_sandbox
-async def test_killed_sandbox_is_restarted_and_the_call_completes():
+async def test_killed_sandbox_is_restarted_and_the_call_completes(until):
     import os
     import signal
 
@@ -180,7 +180,12 @@ async def test_killed_sandbox_is_restarted_and_the_call_completes():
         executor = SandboxToolExecutor(channel, patience_seconds=120)
         assert (await executor.execute(invocation("1"))).text == "1"
         slow = asyncio.create_task(executor.execute(invocation("import time; time.sleep(1); print('done')")))
-        await asyncio.sleep(0.3)
+
+        async def running() -> bool:
+            state = await sandbox_pb2_grpc.SandboxServiceStub(channel).GetCapacity(sandbox_pb2.GetCapacityRequest())
+            return state.running > 0
+
+        await until(running)
         assert service.pid is not None
         os.kill(service.pid, signal.SIGKILL)
         result = await slow

@@ -1,5 +1,7 @@
 """The documented commands are the ones that are run."""
 
+import re
+
 import pytest
 from workspace import ROOT, read_workspace
 
@@ -33,4 +35,15 @@ def test_links_between_documents_lead_somewhere() -> None:
     for page in [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *(ROOT / "docs").glob("*.md")]:
         for part in page.read_text(encoding="utf-8").split("](")[1:]:
             target = part.split(")")[0]
-            assert target.startswith("https://") or (page.parent / target).exists(), f"{page.name}: {target}"
+            if target.startswith("https://"):
+                continue
+            path, _, section = target.partition("#")
+            linked = page.parent / path if path else page
+            assert linked.exists(), f"{page.name}: {target}"
+            assert not section or section in sections_of(linked.read_text(encoding="utf-8")), f"{page.name}: {target}"
+
+
+def sections_of(text: str) -> set[str]:
+    """What links to the headings of a page are called."""
+    titles = [line.lstrip("#").strip() for line in text.splitlines() if line.startswith("#")]
+    return {re.sub(r"[^\w\- ]", "", title.lower()).replace(" ", "-") for title in titles}

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rstar_protos.errors import UserInputError
-from rstar_protos.jsonl import read_rows
+from rstar_protos.jsonl import check_other_file, format_line, read_rows
 
 GOOD = b'{"text": "fine"}\n'
 
@@ -79,3 +79,19 @@ def test_a_file_that_cannot_be_read_is_named_with_its_field(tmp_path: Path) -> N
     for path in (tmp_path / "absent.jsonl", tmp_path):
         with pytest.raises(UserInputError, match=f"^--problems: '{path}'"):
             list(read_rows(path, "--problems"))
+
+
+@given(st.text(st.characters(exclude_categories=[])))
+def test_any_text_is_written_as_one_utf8_line_that_reads_back(text: str) -> None:
+    line = format_line({"text": text})
+    assert line.count("\n") == 1
+    assert json.loads(line.encode("utf-8")) == {"text": text}
+
+
+def test_a_file_is_not_written_over_itself(tmp_path: Path) -> None:
+    path = written(tmp_path, b"{}")
+    check_other_file(path, tmp_path / "other.jsonl", "OUT")
+    (tmp_path / "link.jsonl").symlink_to(path)
+    for same in (path, tmp_path / "link.jsonl"):
+        with pytest.raises(UserInputError, match=r"^OUT: "):
+            check_other_file(path, same, "OUT")

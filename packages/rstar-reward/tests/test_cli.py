@@ -21,24 +21,44 @@ def test_grade_writes_one_line_per_line_in_order(tmp_path: Path) -> None:
         {"id": "d", "gold": "4", "response": "\\boxed{4}", "finish_reason": "length"},
         {"id": 5, "gold": "4", "turns": [{"role": "tool", "text": "\\boxed{4}"}, {"role": "assistant", "text": "ok"}]},
         {"id": "f", "gold": "Paris", "response": "<answer>paris</answer>", "verifier": "exact"},
+        {"id": "g", "gold": 4, "response": "\\boxed{4}"},
     ]
     source, target = tmp_path / "in.jsonl", tmp_path / "out.jsonl"
     source.write_text("\n".join(json.dumps(row, ensure_ascii=False) for row in rows) + "\n", encoding="utf-8")
     result = run("grade", str(source), str(target))
     assert result.returncode == 0, result.stderr
     graded = [json.loads(line) for line in target.read_text("utf-8").split("\n") if line]
-    assert [row["id"] for row in graded] == ["a", "b", "c", "d", 5, "f"]
-    assert [row["reward"] for row in graded] == [1.0, 1.0, 0.0, 0.0, 0.0, 1.0]
+    assert [row["id"] for row in graded] == ["a", "b", "c", "d", 5, "f", "g"]
+    assert [row["reward"] for row in graded] == [1.0, 1.0, 0.0, 0.0, 0.0, 1.0, 1.0]
     assert set(graded[0]) == {"id", "reward", "status", "reason", "extracted"}
+
+
+def test_half_a_character_in_a_response_is_graded_and_written_escaped(tmp_path: Path) -> None:
+    source, target = tmp_path / "in.jsonl", tmp_path / "out.jsonl"
+    source.write_text('{"id": "\\ud800", "gold": "4", "response": "\\\\boxed{\\ud800}"}\n', encoding="utf-8")
+    assert run("grade", str(source), str(target)).returncode == 0
+    assert json.loads(target.read_text("utf-8"))["reward"] == 0.0
+
+
+def test_the_file_that_is_read_is_not_written_over(tmp_path: Path) -> None:
+    source = tmp_path / "in.jsonl"
+    source.write_text('{"id": 1, "gold": "4", "response": "x"}\n', encoding="utf-8")
+    result = run("grade", str(source), str(source))
+    assert result.returncode == 2
+    assert "OUT.jsonl" in result.stderr
+    assert json.loads(source.read_text("utf-8"))["response"] == "x"
 
 
 @pytest.mark.parametrize(
     ("content", "message"),
     [
         ("nonsense", "in.jsonl:1: "),
-        ('{"id": 1, "gold": "4", "response": "x"}\n{"id": 2}', "2: a line needs"),
-        ('{"id": 1, "gold": 4, "response": "x"}', "1: a line needs"),
-        ('{"id": 1, "gold": "4", "response": 4}', "`response` must be a string"),
+        ('{"id": 1, "gold": "4", "response": "x"}\n{"gold": "2"}', "2: `id` is missing"),
+        ('{"id": 1, "gold": 4.5, "response": "x"}', "1: gold: 4.5 is not usable; give a string or a whole number"),
+        ('{"id": 1, "gold": "4", "resp": "x"}', "1: a line needs one of response, segments, turns; none is given"),
+        ('{"id": 1, "gold": "4", "response": "x", "turns": []}', "response and turns are given"),
+        ('{"id": 1, "gold": "4", "response": 4}', "1: response: 4 is not usable; give a string"),
+        ('{"id": 1, "gold": "4", "turns": [1]}', "1: turns.0.kind"),
         ('{"id": 1, "gold": "4", "response": "x", "end_reason": "asleep"}', "end_reason"),
         ('{"id": 1, "gold": "4", "response": "x", "verifier": "chess"}', "verifier"),
     ],

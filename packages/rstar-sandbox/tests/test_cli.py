@@ -140,6 +140,8 @@ def test_batch_answers_each_line_once(sandbox: Sandbox, tmp_path: Path) -> None:
         ('{"id": "a", "code": "1", "timeout_s": true}', "timeout_s"),
         ('{"id": "a", "code": "1", "timeout_s": -3}', "wall_seconds"),
         ('{"id": "first", "code": "1"}', "first"),
+        ('{"id": 1, "code": "1", "memory_mb": 99999999999999999999}', "2: memory_mb"),
+        ('{"id": 1, "code": "1", "memory_mb": -4}', "2: memory_mb: -4"),
     ],
 )
 def test_a_bad_line_of_a_batch_is_named(tmp_path: Path, line: str, named: str) -> None:

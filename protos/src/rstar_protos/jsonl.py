@@ -1,4 +1,4 @@
-"""JSON lines as users write them, read in one way by every command.
+"""JSON lines as users write them, read and written in one way by every command.
 
 Lines end at "\\n" only: U+2028, U+0085 and form feeds are characters that a JSON text may hold. A byte order mark and
 empty lines are skipped. Whatever is wrong becomes a `UserInputError` that says `path:line`.
@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 from rstar_protos.errors import UserInputError
 
-__all__ = ["JsonRow", "parse_line", "read_lines", "read_rows"]
+__all__ = ["JsonRow", "check_other_file", "format_line", "parse_line", "read_lines", "read_rows"]
 
 _BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 
@@ -49,6 +49,31 @@ def read_rows(path: Path, field: str, *, parse_number: Callable[[str], Any] | No
         if not isinstance(values, dict):
             raise UserInputError(where, line.decode().strip()[:60], "every line should be one JSON object")
         yield JsonRow(number, where, values)
+
+
+def format_line(values: object) -> str:
+    """One line of JSON with its line end; readable, save that a text with half a character is escaped."""
+    line = json.dumps(values, ensure_ascii=False)
+    try:
+        line.encode("utf-8")
+    except UnicodeEncodeError:
+        line = json.dumps(values)
+    return line + "\n"
+
+
+def check_other_file(source: Path, target: Path, field: str) -> None:
+    """Refuses to write over the file that is read.
+
+    Args:
+        source: the file that is read.
+        target: the file that would be written.
+        field: what the user knows `target` by.
+
+    Raises:
+        UserInputError: both are one file.
+    """
+    if source.exists() and target.exists() and source.samefile(target):
+        raise UserInputError(field, str(target), "it is the file that is read; give another")
 
 
 def read_lines(path: Path, field: str) -> Iterator[tuple[int, bytes]]:

@@ -15,6 +15,7 @@ from typing import Any
 from rstar_model.ledger import LedgerError, Span, TokenLedger
 from rstar_model.types import EndReason, SpanKind, ToolStatus
 from rstar_protos.errors import UserInputError
+from rstar_protos.jsonl import read_rows
 from rstar_protos.rollout.v1 import rollout_pb2
 
 __all__ = [
@@ -290,16 +291,8 @@ def read_trajectories(path: Path) -> Iterator[Trajectory]:
     Raises:
         UserInputError: the file is missing or a line is not a trajectory; line numbers start at 1.
     """
-    if not path.is_file():
-        raise UserInputError("trajectories", str(path), "an existing JSONL file of trajectories")
-    with path.open(encoding="utf-8") as file:
-        for number, line in enumerate(file, start=1):
-            if not line.strip():
-                continue
-            try:
-                record = json.loads(line)
-            except ValueError as error:
-                raise UserInputError(f"{path.name}, line {number}", str(error), "one JSON object") from error
-            if not isinstance(record, dict):
-                raise UserInputError(f"{path.name}, line {number}", type(record).__name__, "one JSON object")
-            yield from_json_dict(record)
+    for row in read_rows(path, "trajectories"):
+        try:
+            yield from_json_dict(row.values)
+        except UserInputError as error:
+            raise UserInputError.message(f"{row.where}: {error}") from error

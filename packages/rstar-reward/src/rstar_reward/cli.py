@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import json
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -15,13 +14,13 @@ from rich.progress import Progress
 
 from rstar_protos import cli as rstar_cli
 from rstar_protos.errors import UserInputError
-from rstar_protos.jsonl import read_rows
+from rstar_protos.jsonl import check_other_file, format_line, read_rows
 from rstar_protos.reward.v1 import reward_pb2, reward_pb2_grpc
 from rstar_protos.service import serve as serve_service
 from rstar_protos.service import serve_settings
 from rstar_reward.judge import Judge
 from rstar_reward.service import RewardServicer
-from rstar_reward.transcript import end_kind
+from rstar_reward.transcript import Transcript, end_kind
 from rstar_reward.verdict import Verdict
 from rstar_reward.verifiers import load_verifier
 from rstar_reward.workers import PoolSettings, WorkerPool
@@ -29,6 +28,9 @@ from rstar_reward.workers import PoolSettings, WorkerPool
 __all__ = ["app", "main"]
 
 app = typer.Typer(help="Judges the declared answers of rollouts.", no_args_is_help=True, add_completion=False)
+
+# Where a line holds what the policy wrote.
+_RESPONSES = ("response", "segments", "turns")
 
 _Workers = Annotated[int | None, typer.Option(help="Worker processes; default: one per CPU.")]
 
@@ -86,6 +88,7 @@ def grade(
     ([{kind, text}]) in place of `response`.
     """
     load_verifier(verifier)
+    check_other_file(source, target, "OUT.jsonl")
     rows = list(_read_rows(source))
     counts: Counter[str] = Counter()
     console = Console(stderr=True)
@@ -100,7 +103,7 @@ def grade(
                 "reason": verdict.reason,
                 "extracted": verdict.extracted,
             }
-            out.write(json.dumps(record, ensure_ascii=False) + "\n")
+            out.write(format_line(record))
             counts[verdict.status.value] += 1
             progress.advance(task)
 
@@ -152,8 +155,8 @@ async def _grade(rows: list[dict[str, Any]], verifier: str, settings: PoolSettin
 
 
 async def _judge_row(judge: Judge, row: Mapping[str, Any], verifier: str) -> Verdict:
-    response = next((row[key] for key in ("response", "segments", "turns") if row.get(key) is not None), "")
-    return await judge.judge(row["gold"], response, _end_reason(row), row.get("verifier") or verifier)
+    response = next(row[key] for key in _RESPONSES if row.get(key) is not None)
+    return await judge.judge(str(row["gold"]), response, _end_reason(row), row.get("verifier") or verifier)
 
 
 def _end_reason(row: Mapping[str, Any]) -> object:
@@ -162,10 +165,15 @@ def _end_reason(row: Mapping[str, Any]) -> object:
 
 def _read_rows(path: Path) -> Iterator[dict[str, Any]]:
     for _, where, row in read_rows(path, "IN.jsonl"):
-        if "id" not in row or not isinstance(row.get("gold"), str):
-            raise UserInputError.message(f"{where}: a line needs `id`, `gold` (a string) and `response`")
-        if not isinstance(row.get("response", ""), str):
-            raise UserInputError.message(f"{where}: `response` must be a string")
+        if "id" not in row:
+            raise UserInputError.message(f"{where}: `id` is missing; a line needs `id`, `gold` and `response`")
+        if isinstance(row.get("gold"), bool) or not isinstance(row.get("gold"), str | int):
+            raise UserInputError(f"{where}: gold", row.get("gold"), "give a string or a whole number")
+        given = [key for key in _RESPONSES if row.get(key) is not None]
+        if len(given) != 1:
+            problem = f"{' and '.join(given)} are given" if given else "none is given"
+            raise UserInputError.message(f"{where}: a line needs one of {', '.join(_RESPONSES)}; {problem}")
+        _check_response(row[given[0]], given[0], where)
         try:
             # Before any worker is started.
             end_kind(_end_reason(row))
@@ -188,3 +196,13 @@ def _pool_settings(workers: int | None) -> PoolSettings:
     if not 1 <= workers <= 1024:
         raise UserInputError("--workers", workers, "give a number from 1 to 1024")
     return PoolSettings(workers=workers)
+
+
+def _check_response(response: object, name: str, where: str) -> None:
+    accepted = "give a string" if name == "response" else "give a list of objects"
+    if not isinstance(response, str if name == "response" else list):
+        raise UserInputError(f"{where}: {name}", response, accepted)
+    try:
+        Transcript.of(response)
+    except UserInputError as error:
+        raise UserInputError.message(f"{where}: {str(error).replace('segments', name, 1)}") from error

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import collections
-import json
 from collections.abc import Iterable
 from pathlib import Path
 from typing import IO, Any
@@ -13,7 +12,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
 from rstar_protos.errors import ServiceUnavailableError, UserInputError
-from rstar_protos.jsonl import read_rows
+from rstar_protos.jsonl import format_line, read_rows
 from rstar_protos.sandbox.v1 import sandbox_pb2
 from rstar_protos.service import EMBEDDED, ClientSecurity
 from rstar_sandbox.client import SandboxClient, execute_request
@@ -24,6 +23,7 @@ __all__ = ["read_programs", "run_batch"]
 
 _FIELDS = {"id": (str, int), "code": (str,), "stdin": (str,), "timeout_s": (int, float), "memory_mb": (int, float)}
 _STREAMS_THAT_MAY_BREAK = 5
+_MOST_MEMORY_MB = 2**30  # in bytes it still fits the contract's field
 
 
 def read_programs(path: Path) -> list[sandbox_pb2.ExecuteRequest]:
@@ -81,7 +81,7 @@ async def _run(
                     async for result in client.run_many(list(pending.values())):
                         del pending[result.request_id]
                         counts[result.status.value] += 1
-                        file.write(json.dumps(result.to_json_dict(), ensure_ascii=False) + "\n")
+                        file.write(format_line(result.to_json_dict()))
                         file.flush()
                         progress.advance(bar)
                 except ServiceUnavailableError:
@@ -93,10 +93,11 @@ async def _run(
 
 def _request(data: dict[str, Any], where: str) -> sandbox_pb2.ExecuteRequest:
     _check_fields(data, where)
-    limits = Limits(
-        wall_seconds=float(data.get("timeout_s") or 0),
-        memory_bytes=int(float(data.get("memory_mb") or 0) * MIB),
-    )
+    memory_mb = float(data.get("memory_mb") or 0)
+    if not 0 <= memory_mb <= _MOST_MEMORY_MB:
+        accepted = f"give at most {_MOST_MEMORY_MB}; 0 or nothing: the service's default"
+        raise UserInputError(f"{where}: memory_mb", data["memory_mb"], accepted)
+    limits = Limits(wall_seconds=float(data.get("timeout_s") or 0), memory_bytes=int(memory_mb * MIB))
     try:
         limits.checked()
     except UserInputError as error:

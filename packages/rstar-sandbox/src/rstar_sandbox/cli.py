@@ -242,8 +242,10 @@ def batch(
     token_file: TokenFile = None,
 ) -> None:
     """Run a file of programs and write a file of results."""
+    from rstar_protos.jsonl import check_other_file
     from rstar_sandbox.batch import read_programs, run_batch
 
+    check_other_file(programs, results, "RESULTS")
     requests = read_programs(programs)
     counts = run_batch(requests, results, endpoint, slots or None, _security(token_file))
     summary = ", ".join(f"{count} {status}" for status, count in sorted(counts.items()))

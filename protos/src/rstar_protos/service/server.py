@@ -126,7 +126,11 @@ async def serve(
     _install_signals(stopping, hurry)
     running = await start_server(settings, register, descriptors)
     if settings.metrics_port is not None:
-        _start_metrics(settings.metrics_port)
+        try:
+            _start_metrics(settings.metrics_port)
+        except UserInputError:
+            await running.stop(0)
+            raise
     if settings.watch_parent:
         _watch_parent(asyncio.get_running_loop(), stopping, hurry)
     print(json.dumps({"service": name, "listening": running.listening, "pid": os.getpid()}), flush=True)
@@ -150,6 +154,8 @@ def _service_names(file: FileDescriptor) -> Iterator[str]:
 
 
 def _bind(server: grpc.aio.Server, address: ListenAddress, credentials: grpc.ServerCredentials | None) -> str:
+    if address.socket_path and not os.path.isdir(os.path.dirname(address.socket_path) or "."):
+        raise UserInputError("--listen", address.grpc_target, "the folder of the socket does not exist; make it first")
     # A private socket: only this user may connect, whatever the umask was.
     previous = os.umask(0o177) if address.socket_path else None
     try:

@@ -161,7 +161,7 @@ def main() -> int:
             full = len(watch.children())
             report = asyncio.run(run(service.endpoint, requests, arguments.workers, watch))
             give_up = time.monotonic() + 20
-            while len(watch.children()) < full and time.monotonic() < give_up:
+            while len(watch.children()) != full and time.monotonic() < give_up:  # one that ended may still be there
                 time.sleep(0.1)
             size = len(watch.children())
         executed = sorted(path.name for path in Path(folder).iterdir())

@@ -51,3 +51,9 @@ def test_usable_references(gold: str) -> None:
 @pytest.mark.parametrize("gold", ["?", "((", r"\frac{", "{}"])
 def test_unusable_references(gold: str) -> None:
     assert unusable_gold(gold)
+
+
+@pytest.mark.parametrize("answer", ["(-1)!", "(-3572)!", "\\frac{1}{(-2)!}", "(-4/2)!"])
+def test_a_factorial_of_a_negative_whole_number_has_no_value(answer: str) -> None:
+    assert compare("x=\\sqrt{1}", answer).status is VerdictStatus.WRONG
+    assert compare("2", answer).status is VerdictStatus.WRONG

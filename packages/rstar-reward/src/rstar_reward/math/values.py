@@ -114,6 +114,8 @@ def _function(node: n.Function, point: Mapping[str, Any]) -> Any:
         value = arguments[0]
         if abs(value) > _MAX_EXPONENT:
             raise TooLargeError("a factorial of a huge number")
+        if mpmath.isint(value) and mpmath.re(value) < 0:
+            raise NoValueError("the factorial of a negative whole number")
         return mpmath.gamma(value + 1)
     if node.name == "log":
         base = arguments[1] if len(arguments) > 1 else mpmath.mpf(10)

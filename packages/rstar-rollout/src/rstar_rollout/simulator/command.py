@@ -15,7 +15,14 @@ from rstar_model.trajectory import read_trajectories
 from rstar_protos.errors import UserInputError
 from rstar_rollout.simulator.presets import PRESETS, Scenario
 from rstar_rollout.simulator.recorded import fit_workload
-from rstar_rollout.simulator.report import POLICY_NAMES, ScenarioReport, run_scenario, write_json, write_plot
+from rstar_rollout.simulator.report import (
+    POLICY_NAMES,
+    ScenarioReport,
+    check_policies,
+    run_scenario,
+    write_json,
+    write_plot,
+)
 
 __all__ = ["SimulateJob", "run_job"]
 
@@ -73,6 +80,7 @@ def run_job(job: SimulateJob) -> list[ScenarioReport]:
 
 
 def _scenarios(job: SimulateJob) -> Sequence[Scenario]:
+    check_policies(job.policies)
     if job.preset not in PRESETS:
         raise UserInputError("--preset", job.preset, "one of " + ", ".join(PRESETS))
     scenarios = PRESETS[job.preset]()

@@ -24,7 +24,7 @@ from rstar_rollout.simulator.presets import Scenario
 from rstar_rollout.simulator.run import PolicyOutcome, simulate
 from rstar_rollout.simulator.workload import SimulatedRollout, draw_workload
 
-__all__ = ["POLICY_NAMES", "ScenarioReport", "run_scenario", "to_json", "write_json", "write_plot"]
+__all__ = ["POLICY_NAMES", "ScenarioReport", "check_policies", "run_scenario", "to_json", "write_json", "write_plot"]
 
 POLICY_NAMES = ("static", "least_in_flight", "kv_balanced", "kv_learned", "oracle")
 
@@ -49,6 +49,17 @@ class ScenarioReport:
         return max(self.lower_bound_s, self.longest_rollout_s)
 
 
+def check_policies(names: Sequence[str]) -> None:
+    """Refuses the name of a policy that there is not.
+
+    Raises:
+        UserInputError: no such policy.
+    """
+    for name in names:
+        if name not in POLICY_NAMES:
+            raise UserInputError("--policy", name, "one of " + ", ".join(POLICY_NAMES))
+
+
 def run_scenario(
     scenario: Scenario,
     seed: int,
@@ -62,9 +73,7 @@ def run_scenario(
     Raises:
         UserInputError: no such policy.
     """
-    unknown = [name for name in policies if name not in POLICY_NAMES]
-    if unknown:
-        raise UserInputError("--policy", unknown[0], "one of " + ", ".join(POLICY_NAMES))
+    check_policies(policies)
     rollouts = draw_workload(scenario.workload, seed)
     cluster = scenario.cluster
     outcomes = []

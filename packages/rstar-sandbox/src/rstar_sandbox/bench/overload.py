@@ -80,7 +80,7 @@ async def measure_overload(service: Service, seconds: float) -> Overload:
                 statuses[error.code().name] += 1
                 return None
             result.refused += 1
-            result.refused_without_hint += RETRY_AFTER_KEY not in dict(error.trailing_metadata() or ())
+            result.refused_without_hint += all(key != RETRY_AFTER_KEY for key, _ in error.trailing_metadata() or ())
             return None
         statuses[Status.from_proto(response.status).value] += 1
         return time.perf_counter() - started

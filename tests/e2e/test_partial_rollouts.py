@@ -9,7 +9,7 @@ import signal
 
 import pytest
 from e2e_processes import nothing_left
-from e2e_runs import SCRIPTED_TRAINER, write_rows
+from e2e_runs import SCRIPTED_TRAINER
 
 SAMPLES = 4
 STAGE = {
@@ -30,13 +30,7 @@ LONG = "rl-1/0/q2"
 @pytest.fixture(scope="module")
 def run(make_light):
     workplace = make_light()
-    rows = [
-        {"id": f"q{number}", "problem": f"{kind} is {number} plus 3?", "answer": str(number + 3)}
-        for number, kind in enumerate(("what", "what", "long: what"))
-    ]
-    write_rows(workplace.folder / "train.jsonl", rows)
-    with (workplace.folder / "gold.jsonl").open("a") as file:
-        file.write((workplace.folder / "train.jsonl").read_text())
+    workplace.train_on(("what", "what", "long: what"))
     gates = workplace.gates()
     gates.open("rl-1", 0)
     trainer = workplace.start("run", "light", {"stages": [STAGE]}, trainer=SCRIPTED_TRAINER)

@@ -8,7 +8,7 @@ import math
 from collections import Counter
 
 import pytest
-from e2e_runs import SCRIPTED_TRAINER, write_rows
+from e2e_runs import SCRIPTED_TRAINER
 
 SAMPLES = 4
 STAGE = {
@@ -27,14 +27,7 @@ STEPS = 2
 @pytest.fixture(scope="module")
 def run(make_light):
     workplace = make_light()
-    kinds = ("easy: what", "what", "easy: what", "what")
-    rows = [
-        {"id": f"q{number}", "problem": f"{kind} is {number} plus 3?", "answer": str(number + 3)}
-        for number, kind in enumerate(kinds)
-    ]
-    write_rows(workplace.folder / "train.jsonl", rows)
-    with (workplace.folder / "gold.jsonl").open("a") as file:
-        file.write((workplace.folder / "train.jsonl").read_text())
+    workplace.train_on(("easy: what", "what", "easy: what", "what"))
     stages = [{"name": "solved", "steps": 1, **STAGE}, {"name": "mixed", "steps": STEPS, **STAGE}]
     return workplace.start("run", "light", {"stages": stages}, trainer=SCRIPTED_TRAINER).succeed()
 

@@ -188,6 +188,16 @@ class Workplace:
     mark: str
     environment: dict[str, str] = field(default_factory=dict)
 
+    def train_on(self, kinds: Sequence[str]) -> None:
+        """Trains on problems q0, q1, ... of these kinds, one each, whose answers the scripted policy knows too."""
+        rows = [
+            {"id": f"q{number}", "problem": f"{kind} is {number} plus 3?", "answer": str(number + 3)}
+            for number, kind in enumerate(kinds)
+        ]
+        write_rows(self.folder / "train.jsonl", rows)
+        with (self.folder / "gold.jsonl").open("a") as file:
+            file.write((self.folder / "train.jsonl").read_text())
+
     def env(self, **more: str) -> dict[str, str]:
         """Environment of everything that is started here."""
         path = os.pathsep.join([os.environ["PATH"], self.mark])

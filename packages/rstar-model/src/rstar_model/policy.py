@@ -210,21 +210,27 @@ class Policy:
         at = wanted.nonzero().squeeze(1)
         hidden = self._hidden(packed)
         states = hidden.index_select(0, packed.previous[at])
+        values, entropy = self._project(states, packed.token_ids[at], temperature, chunk_tokens, with_entropy)
+        return LogProbs(
+            _placed(values, at, len(packed)),
+            None if entropy is None else _placed(entropy, at, len(packed)),
+        )
+
+    def _project(
+        self, states: torch.Tensor, targets: torch.Tensor, temperature: float, chunk_tokens: int, with_entropy: bool
+    ) -> tuple[torch.Tensor, torch.Tensor | None]:
+        """Log-probabilities [n] of `targets` [n] and entropies [n] or None, from hidden states [n, hidden size]."""
         head = self.model.get_output_embeddings()
-        values, entropy = chosen_log_probs(
+        return chosen_log_probs(
             states,
             head.weight,
-            packed.token_ids[at],
+            targets,
             bias=getattr(head, "bias", None),
             temperature=temperature,
             chunk_tokens=chunk_tokens,
             compute_dtype=self._projection_dtype(),
             with_entropy=with_entropy,
             fast_products=self.autocast is not None or head.weight.dtype == torch.bfloat16,
-        )
-        return LogProbs(
-            _placed(values, at, len(packed)),
-            None if entropy is None else _placed(entropy, at, len(packed)),
         )
 
     def _hidden(self, packed: PackedBatch, start: int = 0, end: int | None = None) -> torch.Tensor:

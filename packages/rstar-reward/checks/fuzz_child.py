@@ -102,9 +102,11 @@ def run_child(shared: Shared, output: int, first_round: int, step: int) -> None:
     from rstar_reward.judge import prepare
     from rstar_reward.math.equivalence import compare
     from rstar_reward.math.lexer import ParseError
+    from rstar_reward.math.nodes import Measured, walk
     from rstar_reward.math.normalise import normalise
     from rstar_reward.math.parser import parse_answer
     from rstar_reward.math.rationals import NoValueError
+    from rstar_reward.math.units import known_unit
     from rstar_reward.verdict import Verdict, VerdictStatus
     from rstar_reward.verifiers import load_verifier
 
@@ -137,12 +139,13 @@ def run_child(shared: Shared, output: int, first_round: int, step: int) -> None:
         finally:
             signal.setitimer(signal.ITIMER_PROF, 0)
 
-    def readable(text: str) -> bool:
+    def has_mirror_image(text: str) -> bool:
+        """Readable, and without a word that only a reference may add to its value (`6 foo` for an answer of `6`)."""
         try:
-            parse_answer(normalise(text))
+            parts = walk(parse_answer(normalise(text)))
+            return all(known_unit(part.unit) is not None for part in parts if isinstance(part, Measured))
         except (ParseError, NoValueError, RecursionError):
             return False
-        return True
 
     def one(pair: tuple[str, str]) -> None:
         global _watching
@@ -157,7 +160,9 @@ def run_child(shared: Shared, output: int, first_round: int, step: int) -> None:
             else:
                 status = judged(lambda: compare(prepared.gold, prepared.candidate).status)
                 counts[status.value] += 1
-                if status in (VerdictStatus.CORRECT, VerdictStatus.WRONG) and readable(gold) and readable(candidate):
+                if status in (VerdictStatus.CORRECT, VerdictStatus.WRONG) and all(
+                    has_mirror_image(text) for text in pair
+                ):
                     back = prepare(prepared.candidate, f"<answer>\\boxed{{{gold}}}</answer>")
                     if not isinstance(back, Verdict) and back.candidate == gold.strip():
                         other = judged(lambda: compare(back.gold, back.candidate).status)

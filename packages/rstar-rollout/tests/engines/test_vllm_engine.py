@@ -66,6 +66,8 @@ async def test_log_probs_prefix_cache_and_weight_update(engine: VllmEngine, tiny
         for i, (a, b) in enumerate(zip(first, results, strict=True))
     ]
     await check(tiny_model, longer)
+    # More new prompt tokens at once than a step of vLLM takes.
+    await check(tiny_model, [request(10 + i, [40 + i] * 400, turn=0) for i in range(12)])
 
     await engine.begin_weight_update(2, WeightSource(str(other_model)))
     with pytest.raises(WeightUpdateError, match="checksum"):

@@ -132,6 +132,10 @@ class VllmEngine(GatedEngine):
         extra: dict[str, Any] = {"weight_transfer_config": WeightTransferConfig(backend=backend)}
         if settings.sleep_level is not None and not on_cpu:
             extra["enable_sleep_mode"] = True
+        if on_cpu:
+            # Of a prompt prefilled in parts vLLM takes back what the request's seed drew meanwhile, which generators
+            # of a CPU cannot do: the engine would die. Whole prompts wait until a step has room for them.
+            extra["enable_chunked_prefill"] = False
         arguments: dict[str, Any] = {
             "model": str(self._folder),
             "dtype": settings.dtype,

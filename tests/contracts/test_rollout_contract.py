@@ -257,6 +257,28 @@ def test_failed_update_refuses_generation_until_one_succeeds(stub, tmp_path):
     assert len(trajectories(stub, request("answer a"))) == 1
 
 
+def test_sleeping_engines_generate_nothing_and_take_weights(stub, tmp_path):
+    assert stub.GetEngineState(rollout_pb2.GetEngineStateRequest(), timeout=30).engines[0].sleeps
+    stub.Sleep(rollout_pb2.SleepRequest(), timeout=30)
+    assert generation_is_refused(stub)
+    weights = Weights(stub, tmp_path)
+    weights.begin()
+    weights.commit("sum")
+    stub.Wake(rollout_pb2.WakeRequest(), timeout=30)
+    stub.Wake(rollout_pb2.WakeRequest(), timeout=30)  # once more does no harm
+    assert len(trajectories(stub, request("answer a", expected_weight_version=weights.version))) == 1
+
+
+def test_sleep_is_refused_while_requests_run(stub, running_programs, eventually):
+    running = stub.GenerateGroups(request("slow a"), timeout=120)
+    eventually(lambda: running_programs() == 1, "the tool runs")
+    with pytest.raises(grpc.RpcError) as caught:
+        stub.Sleep(rollout_pb2.SleepRequest(), timeout=30)
+    assert caught.value.code() == grpc.StatusCode.FAILED_PRECONDITION
+    running.cancel()
+    eventually(lambda: running_programs() == 0, "the program was stopped")
+
+
 @pytest.mark.parametrize(
     "bad",
     [

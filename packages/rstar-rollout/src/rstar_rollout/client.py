@@ -6,7 +6,7 @@ import uuid
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol
+from typing import Any, Protocol
 
 import grpc
 import grpc.aio
@@ -179,6 +179,24 @@ class RolloutClient:
     async def resume(self) -> None:
         """Let requests begin again."""
         await self._stub.Resume(rollout_pb2.ResumeRequest())
+
+    async def sleep(self) -> None:
+        """Let the engines give memory back; nothing is generated until `wake`.
+
+        Raises:
+            EngineNotReadyError: requests are running, or the engines were not started for it.
+        """
+        await self._short(self._stub.Sleep, rollout_pb2.SleepRequest())
+
+    async def wake(self) -> None:
+        """Let the engines take the memory again; for those that are awake nothing changes."""
+        await self._short(self._stub.Wake, rollout_pb2.WakeRequest())
+
+    async def _short(self, method: Callable[..., Any], request: Any) -> None:
+        try:
+            await call_with_retry(method, request, timeout_s=_WEIGHT_SECONDS, patience_s=self._patience)
+        except grpc.aio.AioRpcError as error:
+            raise _translated(error) from error
 
     async def cancel(self, request_id: str) -> int:
         """End the rollouts of a request; returns how many were still to come."""

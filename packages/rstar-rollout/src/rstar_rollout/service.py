@@ -14,7 +14,7 @@ from rstar_model.trajectory import Trajectory, trajectory_to_proto
 from rstar_protos.errors import InfrastructureError, UserInputError
 from rstar_protos.rollout.v1 import rollout_pb2, rollout_pb2_grpc
 from rstar_rollout.agent_loop import AgentLoop, RolloutBatch
-from rstar_rollout.engines.base import EngineNotReadyError, WeightUpdateError
+from rstar_rollout.engines.base import EngineError, EngineNotReadyError, WeightUpdateError
 from rstar_rollout.metrics import count_continued, record
 from rstar_rollout.wire import (
     engine_state_to_proto,
@@ -194,6 +194,23 @@ class RolloutServicer(rollout_pb2_grpc.RolloutServiceServicer):
             await context.abort(grpc.StatusCode.FAILED_PRECONDITION, str(error))
         self._updating, self._update_error = None, ""
         return rollout_pb2.CommitWeightUpdateResponse(version=request.version, seconds=time.monotonic() - started)
+
+    async def Sleep(self, request: rollout_pb2.SleepRequest, context: _Context) -> rollout_pb2.SleepResponse:
+        """Let the engines give memory back; nothing is generated until they are woken."""
+        if self._running:
+            await context.abort(
+                grpc.StatusCode.FAILED_PRECONDITION, f"{len(self._running)} requests are running: pause first"
+            )
+        try:
+            await self._engine.sleep()
+        except EngineError as error:
+            await context.abort(grpc.StatusCode.FAILED_PRECONDITION, str(error))
+        return rollout_pb2.SleepResponse()
+
+    async def Wake(self, request: rollout_pb2.WakeRequest, context: _Context) -> rollout_pb2.WakeResponse:
+        """Let the engines take the memory again."""
+        await self._engine.wake()
+        return rollout_pb2.WakeResponse()
 
     async def GetEngineState(
         self, request: rollout_pb2.GetEngineStateRequest, context: _Context

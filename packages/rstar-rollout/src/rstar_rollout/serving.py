@@ -130,10 +130,7 @@ def _vllm(model: Path, options: EngineOptions) -> list[EngineFactory]:
     size = options.tensor_parallel
     groups = [",".join(map(str, range(index * size, (index + 1) * size))) for index in range(options.engines)]
     # On a CPU there is nothing to divide but cores, which the system shares out better than fixed bounds.
-    each = [
-        replace(settings, devices=devices, cpu_threads="nobind", workers_before=index * size)
-        for index, devices in enumerate(groups)
-    ]
+    each = [replace(settings, devices=devices, cpu_threads="nobind") for devices in groups]
     return [partial(VllmEngine, model, chosen) for chosen in each]
 
 

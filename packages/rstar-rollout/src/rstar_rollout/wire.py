@@ -170,6 +170,10 @@ def engine_state_to_proto(state: EngineState) -> rollout_pb2.GetEngineStateRespo
         running=state.running,
         waiting=state.waiting,
         paused=state.paused,
+        workers=state.workers,
+        transfer_backend=state.transfer_backend,
+        sleeps=state.sleeps,
+        held_out=state.held_out,
     )
 
 
@@ -186,4 +190,8 @@ def engine_state_from_proto(message: rollout_pb2.GetEngineStateResponse.Engine) 
         running=message.running,
         waiting=message.waiting,
         paused=message.paused,
+        workers=message.workers,
+        transfer_backend=message.transfer_backend,
+        sleeps=message.sleeps,
+        held_out=message.held_out,
     )

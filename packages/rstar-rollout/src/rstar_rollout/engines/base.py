@@ -154,6 +154,14 @@ class EngineState:
     running: int
     waiting: int
     paused: bool
+    workers: int = 1
+    """Processes that hold a part of the weights; 0: none that could receive any now."""
+    transfer_backend: str = ""
+    """That weights can come by beside files."""
+    sleeps: bool = False
+    """It was started so that `sleep` gives memory back."""
+    held_out: str = ""
+    """Why it takes no work although the others do."""
 
 
 @runtime_checkable

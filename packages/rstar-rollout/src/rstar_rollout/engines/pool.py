@@ -20,6 +20,7 @@ from rstar_rollout.engines.base import (
     Engine,
     EngineDeadError,
     EngineError,
+    EngineNotReadyError,
     EngineState,
     GenerationRequest,
     GenerationResult,
@@ -29,6 +30,7 @@ from rstar_rollout.engines.base import (
 )
 from rstar_rollout.engines.gate import GatedEngine
 from rstar_rollout.engines.pool_seats import EngineFactory, PooledRollout, Seat, SeatState, new_place, summed_state
+from rstar_rollout.engines.pool_transfer import SenderGroup
 from rstar_rollout.metrics import count_moved, count_recomputed, show_pool
 from rstar_rollout.scheduler.load import RolloutSpec
 from rstar_rollout.scheduler.policies import Policy
@@ -39,6 +41,7 @@ __all__ = ["EngineFactory", "EnginePool"]
 _log = logging.getLogger(__name__)
 _RESTARTS = 3
 _RESTART_SECONDS = 1.0
+_LACKING = "an engine that was started again lacks the weights of version {}, which only their sender can send"
 
 
 class EnginePool(GatedEngine):
@@ -69,6 +72,8 @@ class EnginePool(GatedEngine):
         self._doubt = ""
         self._announced: AnnouncedUpdate[WeightSource] = AnnouncedUpdate()
         self._committed: tuple[int, WeightSource, str] | None = None
+        self._sender = SenderGroup()
+        self._receiving: list[tuple[Seat, Engine]] = []
         self._updating = asyncio.Lock()
         self._tasks: set[asyncio.Task[None]] = set()
         self._stopped = False
@@ -239,7 +244,11 @@ class EnginePool(GatedEngine):
         self._place()
 
     async def _replace(self, seat: Seat) -> None:
-        """Start an engine anew and give it the pool's weights; after three restarts its place stays empty."""
+        """Start an engine anew and give it the pool's weights; after three restarts its place stays empty.
+
+        Weights that a sender moved by itself cannot be had once more without it: the engine is held out until the next
+        update.
+        """
         with contextlib.suppress(Exception):
             await seat.engine.shutdown()
         while seat.restarts < _RESTARTS:
@@ -249,13 +258,15 @@ class EnginePool(GatedEngine):
                 engine = seat.factory()
                 await engine.start()
                 async with self._updating:
-                    if self._committed is not None and self._announced.version is None:
+                    held_out = self._announced.version is not None or self._by_sender
+                    if self._committed is not None and not held_out:
                         await _give_weights(engine, *self._committed)
                     seat.engine = engine
-                    if self._announced.version is None:
-                        await self._enlist(seat)
-                    else:
+                    if held_out:
                         seat.state = SeatState.PARKED  # until the weights have reached it, see `commit_weight_update`
+                    else:
+                        await self._enlist(seat)
+                self._fail_waiting()
                 self._place()
                 return
             except Exception as error:
@@ -272,13 +283,23 @@ class EnginePool(GatedEngine):
         """There is no engine, and none is on its way."""
         return all(seat.state is SeatState.GONE for seat in self._seats)
 
+    @property
+    def _by_sender(self) -> bool:
+        """The pool's weights were moved by their sender."""
+        return self._committed is not None and bool(self._committed[1].backend)
+
     def _fail_waiting(self) -> None:
-        """Without any engine left, or one on its way, those that wait are told."""
+        """Rollouts are told when no engine is left, or only ones without weights that nobody is about to send."""
+        error: EngineError | EngineNotReadyError = EngineError("no engine is left")
         if not self._none_left:
-            return
+            coming = any(seat.state in (SeatState.ALIVE, SeatState.REVIVING) for seat in self._seats)
+            if coming or self._announced.version is not None:
+                return
+            self._doubt = _LACKING.format(self._version)
+            error = EngineNotReadyError(self._doubt)
         for rollout in self._rollouts.values():
             if not rollout.seat.done():
-                rollout.seat.set_exception(EngineError("no engine is left"))
+                rollout.seat.set_exception(error)
                 rollout.seat.exception()
 
     # -- pause, weights, state ------------------------------------------------------------------------
@@ -305,12 +326,17 @@ class EnginePool(GatedEngine):
         self._place()
 
     async def begin_weight_update(self, version: int, source: WeightSource) -> None:
-        """Begin the update on every engine."""
+        """Begin the update on every engine; where the sender moves the weights, also on those that were held out.
+
+        Raises:
+            WeightUpdateError: requests are running, an engine refuses, or the sender has to meet the engines anew.
+        """
         async with self._updating:
             self._check_idle(WeightUpdateError)
-            seats = self._living
+            seats, sources = await self._reached_by(version, source)
             outcomes = await asyncio.gather(
-                *(seat.engine.begin_weight_update(version, source) for seat in seats), return_exceptions=True
+                *(seat.engine.begin_weight_update(version, told) for seat, told in zip(seats, sources, strict=True)),
+                return_exceptions=True,
             )
             refused = [outcome for outcome in outcomes if isinstance(outcome, WeightUpdateError)]
             if refused or self._none_left:
@@ -321,8 +347,24 @@ class EnginePool(GatedEngine):
             for seat, outcome in zip(seats, outcomes, strict=True):
                 if isinstance(outcome, BaseException):
                     self._lose(seat, f"weight update to version {version} could not begin: {outcome}")
+            self._receiving = [(s, s.engine) for s, o in zip(seats, outcomes, strict=True) if o is None]
+            if source.backend and not self._receiving:
+                self._doubt = f"weight update to version {version} has reached no engine"
+                raise WeightUpdateError(": ".join([self._doubt, *map(str, outcomes[:1])]))
             self._announced.begin(version, source)
             self._doubt = f"weight update to version {version} is under way"
+
+    async def _reached_by(self, version: int, source: WeightSource) -> tuple[list[Seat], list[WeightSource]]:
+        """Whom a call of an update goes to, and what each is told."""
+        if not source.backend:
+            return self._living, [source] * len(self._living)
+        if self._sender.begins(source):
+            seats = [seat for seat in self._seats if seat.state in (SeatState.ALIVE, SeatState.PARKED)]
+            return seats, await self._sender.sources(source, [seat.engine for seat in seats])
+        if self._announced.version != version:
+            raise WeightUpdateError(f"no sender has begun an update to version {version}")
+        seats = self._received()
+        return seats, [source] * len(seats)
 
     async def commit_weight_update(self, version: int, checksum: str) -> None:
         """Commit it on every engine; one that fails alone is taken out, so no engine serves other weights.
@@ -332,12 +374,13 @@ class EnginePool(GatedEngine):
         """
         async with self._updating:
             source = self._announced.take(version)
-            living = self._living
             parked = [seat for seat in self._seats if seat.state is SeatState.PARKED]
-            seats = living + parked
+            late = [] if source.backend else parked
+            told = self._received() if source.backend else self._living
+            seats = told + late
             outcomes = await asyncio.gather(
-                *(seat.engine.commit_weight_update(version, checksum) for seat in living),
-                *(_give_weights(seat.engine, version, source, checksum) for seat in parked),
+                *(seat.engine.commit_weight_update(version, checksum) for seat in told),
+                *(_give_weights(seat.engine, version, source, checksum) for seat in late),
                 return_exceptions=True,
             )
             failures = [(s, o) for s, o in zip(seats, outcomes, strict=True) if isinstance(o, BaseException)]
@@ -348,10 +391,15 @@ class EnginePool(GatedEngine):
             self._committed, self._doubt = (version, source, checksum), ""
             for seat, error in failures:
                 self._lose(seat, f"weight update to version {version} failed: {error}")
-            for seat in parked:
+            for seat in seats:
                 if seat.state is SeatState.PARKED:
                     await self._enlist(seat)
         self._place()
+
+    def _received(self) -> list[Seat]:
+        """Those that have begun the update and are still there, each with the engine that has."""
+        usable = (SeatState.ALIVE, SeatState.PARKED)
+        return [seat for seat in self._seats if seat.state in usable and (seat, seat.engine) in self._receiving]
 
     def _revive(self, seat: Seat) -> None:
         task = asyncio.get_running_loop().create_task(self._replace(seat))
@@ -371,11 +419,25 @@ class EnginePool(GatedEngine):
         states: list[EngineState] = []
         for seat in self._seats:
             if not seat.alive:
-                states.append(EngineState(seat.name, self.name, self._version, "", 0, 0, seat.block_tokens, 0, 0, True))
+                states.append(await self._state_of_absent(seat))
                 continue
             state = await seat.engine.state()
             states.append(replace(state, engine_id=seat.name, paused=state.paused or not self._resumed.is_set()))
         return states
+
+    async def _state_of_absent(self, seat: Seat) -> EngineState:
+        none = EngineState(seat.name, self.name, self._version, "", 0, 0, seat.block_tokens, 0, 0, True)
+        if seat.state is not SeatState.PARKED:
+            reason = "it has died too often" if seat.state is SeatState.GONE else "it has died and is started again"
+            return replace(none, workers=0, held_out=reason)
+        found = await seat.engine.state()
+        return replace(
+            none,
+            workers=found.workers,
+            transfer_backend=found.transfer_backend,
+            sleeps=found.sleeps,
+            held_out=_LACKING.format(self._version),
+        )
 
     async def state(self) -> EngineState:
         """All engines as one: sums, and the oldest weight version of those that live."""

@@ -25,7 +25,7 @@ class SeatState(Enum):
     REVIVING = "reviving"
     """Its engine has died and another is being started."""
     PARKED = "parked"
-    """Another was started while a weight update was under way: it takes work once it has those weights."""
+    """Another was started and lacks the pool's weights: it takes work once an update has brought them."""
     GONE = "gone"
     """Its engines have died too often: none is started any more."""
 
@@ -109,4 +109,7 @@ def summed_state(name: str, states: Sequence[EngineState], *, waiting: int, paus
         running=sum(state.running for state in states),
         waiting=sum(state.waiting for state in states) + waiting,
         paused=all(state.paused for state in states) or paused,
+        workers=sum(state.workers for state in states),
+        transfer_backend=states[0].transfer_backend,
+        sleeps=all(state.sleeps for state in states),
     )

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Sequence
-from pathlib import Path
 
 from rstar_rollout.engines.announced import AnnouncedUpdate
 from rstar_rollout.engines.base import (
@@ -41,6 +40,7 @@ class ScriptedEngine(GatedEngine):
         holds: which requests that concerns; None: all.
         said_when_aborted: tokens that a held request has said by the time it is aborted, if its turn is longer.
         kv_blocks: what the state reports as KV cache, in blocks of 16 tokens; 0: none.
+        transfer_backend: that updates may come by; what they bring is believed.
     """
 
     name = "scripted"
@@ -54,6 +54,7 @@ class ScriptedEngine(GatedEngine):
         holds: Callable[[GenerationRequest], bool] | None = None,
         said_when_aborted: int = 0,
         kv_blocks: int = 0,
+        transfer_backend: str = "",
     ) -> None:
         super().__init__()
         self.deterministic = deterministic
@@ -63,10 +64,10 @@ class ScriptedEngine(GatedEngine):
         self._said_when_aborted = said_when_aborted
         self._version = 0
         self._checksum = ""
-        self._announced: AnnouncedUpdate[Path] = AnnouncedUpdate()
+        self._announced: AnnouncedUpdate[WeightSource] = AnnouncedUpdate()
         self._doubt = ""
         self._tokens = 0
-        self._kv_blocks = kv_blocks
+        self._kv_blocks, self._backend = kv_blocks, transfer_backend
         self._dead = asyncio.Event()
         self._asleep = False
         self.max_model_tokens: int | None = None
@@ -123,7 +124,9 @@ class ScriptedEngine(GatedEngine):
     async def begin_weight_update(self, version: int, source: WeightSource) -> None:
         """Refuse generation until the commit."""
         self._check_idle(WeightUpdateError)
-        self._announced.begin(version, source_folder(source))
+        if source.backend != self._backend or not source.backend:
+            source_folder(source)
+        self._announced.begin(version, source)
         self._doubt = f"weight update to version {version} is under way"
 
     async def commit_weight_update(self, version: int, checksum: str) -> None:
@@ -156,6 +159,8 @@ class ScriptedEngine(GatedEngine):
             running=len(self._running),
             waiting=self._waiting,
             paused=self._closed,
+            transfer_backend=self._backend,
+            sleeps=True,
         )
 
     def release(self, sequence_id: str) -> None:

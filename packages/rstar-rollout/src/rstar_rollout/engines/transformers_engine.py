@@ -185,6 +185,7 @@ class TransformersEngine(GatedEngine):
             running=self._worker.running,
             waiting=self._worker.waiting + self._waiting,
             paused=self._closed,
+            sleeps=True,
         )
 
     @property

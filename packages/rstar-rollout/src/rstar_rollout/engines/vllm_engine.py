@@ -64,9 +64,9 @@ class VllmSettings:
     sleep_level: int | None = None
     """1: `sleep` moves the weights to host memory; 2: it drops them; None: the engine is never put to sleep."""
     transfer_backend: str | None = None
-    """vLLM's weight transfer backend (nccl, ipc, ...) for updates without files; None: files only."""
-    workers_before: int = 0
-    """Workers of the engines that a sender of weights counts before this one."""
+    """vLLM's weight transfer backend (nccl, ipc, rstar_shared_memory) for updates without files; None: files only."""
+    transfer_seconds: float = 600.0
+    """Longest wait for what a sender of weights sends; an engine that has waited in vain is dead."""
     worker_extension: str = WORKER_EXTENSION
     """Class mixed into vLLM's workers, for vLLM's `worker_extension_cls`."""
 
@@ -116,7 +116,7 @@ class VllmEngine(GatedEngine):
         self.max_model_tokens = int(self._llm.vllm_config.model_config.max_model_len)
         backend = self._settings.transfer_backend or FOLDER_BACKEND
         self._weights = await asyncio.to_thread(
-            VllmWeights, self._llm, self._folder, self._settings.dtype, backend, self._settings.workers_before
+            VllmWeights, self._llm, self._folder, self._settings.dtype, backend, self._settings.transfer_seconds
         )
 
     def _make(self, stats_factory: Any) -> AsyncLLM:
@@ -252,6 +252,9 @@ class VllmEngine(GatedEngine):
             running=max(0, len(self._running) - waiting),
             waiting=waiting + self._waiting,
             paused=self._closed or weights is None,
+            workers=self._settings.tensor_parallel,
+            transfer_backend=self._settings.transfer_backend or "",
+            sleeps=self._settings.sleep_level is not None,
         )
 
     def release(self, sequence_id: str) -> None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 from safetensors import safe_open
@@ -23,12 +23,25 @@ from vllm.model_executor.model_loader.reload import finalize_layerwise_reload, i
 
 from rstar_rollout.engines.vllm_names import FOLDER_BACKEND
 
-__all__ = ["FolderTransferEngine", "register_folder_backend"]
+__all__ = ["FolderTransferEngine", "NothingToAgree", "WaitingForNothing", "register_folder_backend"]
+
+InitInfo = TypeVar("InitInfo", bound=WeightTransferInitInfo)
+UpdateInfo = TypeVar("UpdateInfo", bound=WeightTransferUpdateInfo)
 
 
 @dataclass
-class FolderInitInfo(WeightTransferInitInfo):
-    """Nothing has to be set up."""
+class NothingToAgree(WeightTransferInitInfo):
+    """Nothing has to be set up before the first update."""
+
+
+class WaitingForNothing(WeightTransferEngine[InitInfo, UpdateInfo]):
+    """A receiver whose weights have arrived when `receive_weights` returns."""
+
+    def update_weights(self, update_info: dict[str, Any]) -> None:
+        """Receive. The inherited method waits for an accelerator, and fails where there is none."""
+        self.receive_weights(self.parse_update_info(update_info))
+        if torch.accelerator.is_available():
+            torch.accelerator.synchronize()
 
 
 @dataclass
@@ -38,24 +51,18 @@ class FolderUpdateInfo(WeightTransferUpdateInfo):
     path: str
 
 
-class FolderTransferEngine(WeightTransferEngine[FolderInitInfo, FolderUpdateInfo]):
+class FolderTransferEngine(WaitingForNothing[NothingToAgree, FolderUpdateInfo]):
     """The receiving side, in each worker."""
 
-    init_info_cls = FolderInitInfo
+    init_info_cls = NothingToAgree
     update_info_cls = FolderUpdateInfo
 
-    def init_transfer_engine(self, init_info: FolderInitInfo) -> None:
+    def init_transfer_engine(self, init_info: NothingToAgree) -> None:
         """Nothing to do."""
 
     def start_weight_update(self) -> None:
         """Make vLLM expect weights in checkpoint format, layer by layer."""
         initialize_layerwise_reload(self.model)
-
-    def update_weights(self, update_info: dict[str, Any]) -> None:
-        """Load one folder. The inherited method waits for an accelerator, and fails where there is none."""
-        self.receive_weights(self.parse_update_info(update_info))
-        if torch.accelerator.is_available():
-            torch.accelerator.synchronize()
 
     def receive_weights(self, update_info: FolderUpdateInfo) -> None:
         """Load the folder.

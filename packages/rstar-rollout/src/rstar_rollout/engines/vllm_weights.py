@@ -1,10 +1,10 @@
 """The weights of one vLLM engine: how they arrive, and how it is known that they are the ones that were sent.
 
 An update: generation is paused and vLLM's caches are dropped; the weights come through vLLM's weight-transfer API, by
-files (`vllm_transfer.py`) or by a backend of vLLM's own; each worker tells its version and a digest of every parameter
-as it lies in its memory, and all of that has to be what the sender computed; a short text gets the log-probabilities
-that the sender's policy gives it; only then is anything generated. Whatever fails leaves the engine in doubt, and an
-engine in doubt generates nothing until an update succeeds.
+files (`vllm_transfer.py`), by shared memory (`vllm_shared.py`) or by a backend of vLLM's own; each worker tells its
+version and a digest of every parameter as it lies in its memory, and all of that has to be what the sender computed; a
+short text gets the log-probabilities that the sender's policy gives it; only then is anything generated. Whatever fails
+leaves the engine in doubt, and an engine in doubt generates nothing until an update succeeds.
 """
 
 from __future__ import annotations
@@ -12,7 +12,9 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
+from collections.abc import Coroutine
 from dataclasses import dataclass
+from enum import Enum
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -20,7 +22,7 @@ from rstar_model.digests import DigestPiece, differing_parameters, join_pieces, 
 from rstar_model.weights import Canary, WeightManifest, manifest_from_json, read_manifest
 from rstar_protos.errors import UserInputError
 from rstar_rollout.engines.announced import AnnouncedUpdate
-from rstar_rollout.engines.base import WeightSource, WeightUpdateError, source_folder
+from rstar_rollout.engines.base import EngineDeadError, WeightSource, WeightUpdateError, source_folder
 from rstar_rollout.engines.vllm_names import FOLDER_BACKEND
 from rstar_rollout.engines.weight_files import folder_checksum, folder_tensors, folder_version
 
@@ -35,6 +37,15 @@ _NO_UPDATE = 0
 # Mean distance from the sender's log-probabilities, nats: rounding of another kernel stays well below, weights that
 # are not those of the policy are far above.
 _CANARY_NATS = {"float32": 0.05, "bfloat16": 0.3}
+
+
+class _Session(Enum):
+    """vLLM's own state between `start_weight_update` and `finish_weight_update`."""
+
+    CLOSED = "closed"
+    OPEN = "open"
+    FAILED = "failed"
+    """What was to be received raised an error: the worker has closed the session, and its layers are still open."""
 
 
 @dataclass(frozen=True)
@@ -54,14 +65,20 @@ class VllmWeights:
         folder: that it loaded first.
         dtype: that it holds weights in.
         backend: of its `weight_transfer_config`.
-        rank_offset: workers of the engines before this one, which a sender meets in one group.
+        transfer_seconds: longest wait for what a sender sends.
     """
 
     def __init__(
-        self, llm: AsyncLLM, folder: Path, dtype: str, backend: str = FOLDER_BACKEND, rank_offset: int = 0
+        self,
+        llm: AsyncLLM,
+        folder: Path,
+        dtype: str,
+        backend: str = FOLDER_BACKEND,
+        transfer_seconds: float = 600.0,
     ) -> None:
         self._llm, self._folder, self._dtype, self._backend = llm, folder, dtype, backend
-        self._rank_offset = rank_offset
+        self._transfer_seconds = transfer_seconds
+        self._stuck = ""
         self.version = folder_version(folder)
         self.checksum = folder_checksum(folder)
         self.doubt = ""
@@ -70,7 +87,7 @@ class VllmWeights:
         self._expected: _Expected | None = None
         self._announced: AnnouncedUpdate[WeightSource] = AnnouncedUpdate()
         self._initialised = False
-        self._receiving = False
+        self._session = _Session.CLOSED
         self._manifest: WeightManifest | None = None
 
     async def begin(self, version: int, source: WeightSource) -> None:
@@ -78,11 +95,15 @@ class VllmWeights:
 
         Of a backend of vLLM's own `settings_json` holds, each if there is any: `init`, what the workers need to meet
         the sender; `update`, what is sent now, and the call returns when it has arrived, so the sender has to send at
-        the same time; `manifest`, that of the weights. An update may take several such calls.
+        the same time; `manifest`, that of the weights; `workers`, in the first call of a sender. An update may take
+        several such calls.
 
         Raises:
             WeightUpdateError: no such folder, or another backend than the engine was started with.
+            EngineDeadError: what was to be received did not come in time, now or before: the workers still wait for it.
         """
+        if self._stuck:
+            raise EngineDeadError(self._stuck)
         if source.backend and source.backend != self._backend:
             raise WeightUpdateError(f"this engine was started for transfer by {self._backend}, not {source.backend}")
         if not source.backend:
@@ -98,6 +119,8 @@ class VllmWeights:
         if source.backend:
             try:
                 await self._receive(source)
+            except EngineDeadError:
+                raise
             except Exception as error:
                 raise self._failed(version, error) from error
 
@@ -156,26 +179,50 @@ class VllmWeights:
         from vllm.distributed.weight_transfer.base import WeightTransferInitRequest, WeightTransferUpdateRequest
 
         settings: dict[str, Any] = json.loads(source.settings_json or "{}")
+        if "workers" in settings:
+            await self._put_away()
         if "manifest" in settings:
             self._manifest = manifest_from_json(settings["manifest"], self._folder)
         if "init" in settings:
-            init = dict(settings["init"])
-            if "rank_offset" in init:
-                # The workers of the engines before this one come first in the sender's group.
-                init["rank_offset"] += self._rank_offset
-            await self._llm.init_weight_transfer_engine(WeightTransferInitRequest(init))
+            await self._arrival(self._llm.init_weight_transfer_engine(WeightTransferInitRequest(settings["init"])))
             self._initialised = True
         if "update" in settings:
             if not self._initialised:
                 raise WeightUpdateError("the sender has not said how to meet it")
-            if not self._receiving:
+            if self._session is _Session.CLOSED:
                 await self._llm.start_weight_update()
-                self._receiving = True
-            await self._llm.update_weights(WeightTransferUpdateRequest(settings["update"]))
+            self._session = _Session.FAILED
+            await self._arrival(self._llm.update_weights(WeightTransferUpdateRequest(settings["update"])))
+            self._session = _Session.OPEN
+
+    async def _put_away(self) -> None:
+        """A sender begins: what an earlier one left in the midst of an update goes first."""
+        if self._session is _Session.FAILED:  # vLLM's layers still expect weights, its worker does not
+            await self._llm.start_weight_update()
+        if self._session is not _Session.CLOSED:
+            await self._llm.finish_weight_update()
+            self._session = _Session.CLOSED
+
+    async def _arrival(self, receiving: Coroutine[Any, Any, None]) -> None:
+        """Waits for what the sender has to do its part for, and not for ever.
+
+        Raises:
+            EngineDeadError: it did not come in time. Workers cannot be called back from where they wait, so nothing
+                more can be had of the engine.
+        """
+        self._stuck = "its workers wait for a sender that has given up"
+        try:
+            await asyncio.wait_for(receiving, self._transfer_seconds)
+        except asyncio.TimeoutError:
+            self._stuck = f"weights did not arrive within {self._transfer_seconds:g} s"
+            raise EngineDeadError(self._stuck) from None
+        except Exception:
+            self._stuck = ""  # the workers have answered, if only with an error
+            raise
+        self._stuck = ""
 
     async def _take(self, version: int, checksum: str, source: WeightSource) -> _Expected:
         if source.backend:
-            self._receiving = False
             manifest, self._manifest = self._manifest, None
             if manifest is None:
                 raise WeightUpdateError("the sender has not told what it sent")
@@ -183,8 +230,10 @@ class VllmWeights:
                 raise WeightUpdateError("the sender's manifest is of another update")
             expected = _Expected(version, dict(manifest.digests), manifest.canary)
             await self._llm.finish_weight_update()
+            self._session = _Session.CLOSED
         else:
             folder = source_folder(source)
+            await self._put_away()
             expected = await asyncio.to_thread(_expected_of, folder, version, checksum, self._dtype)
             await self._load_folder(folder)
         await self._llm.update_weight_version(str(version))
@@ -248,7 +297,6 @@ class VllmWeights:
 
     def _failed(self, version: int, error: Exception) -> WeightUpdateError:
         self._announced.drop()
-        self._receiving = False
         self.doubt = f"weights of version {version} are in doubt: {error}"
         return error if isinstance(error, WeightUpdateError) else WeightUpdateError(str(error))
 

@@ -12,12 +12,14 @@ from typing import Any
 from vllm.model_executor.layers.vocab_parallel_embedding import VocabParallelEmbedding
 
 from rstar_rollout.engines.vllm_digests import loaded_pieces
+from rstar_rollout.engines.vllm_shared import register_shared_memory_backend
 from rstar_rollout.engines.vllm_transfer import register_folder_backend
 
 __all__ = ["WorkerExtension"]
 
 # Imported by the worker before it loads the model and asks for its transfer backend.
 register_folder_backend()
+register_shared_memory_backend()
 
 
 class WorkerExtension:

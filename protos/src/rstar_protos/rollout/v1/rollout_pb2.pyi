@@ -260,6 +260,22 @@ class CommitWeightUpdateResponse(_message.Message):
     seconds: float
     def __init__(self, version: _Optional[int] = ..., seconds: _Optional[float] = ...) -> None: ...
 
+class SleepRequest(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
+
+class SleepResponse(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
+
+class WakeRequest(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
+
+class WakeResponse(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
+
 class GetEngineStateRequest(_message.Message):
     __slots__ = ()
     def __init__(self) -> None: ...
@@ -267,7 +283,7 @@ class GetEngineStateRequest(_message.Message):
 class GetEngineStateResponse(_message.Message):
     __slots__ = ("engines", "chat_format")
     class Engine(_message.Message):
-        __slots__ = ("engine_id", "type", "weight_version", "checksum", "free_kv_blocks", "total_kv_blocks", "block_tokens", "running", "waiting", "paused")
+        __slots__ = ("engine_id", "type", "weight_version", "checksum", "free_kv_blocks", "total_kv_blocks", "block_tokens", "running", "waiting", "paused", "workers", "transfer_backend", "sleeps", "held_out")
         ENGINE_ID_FIELD_NUMBER: _ClassVar[int]
         TYPE_FIELD_NUMBER: _ClassVar[int]
         WEIGHT_VERSION_FIELD_NUMBER: _ClassVar[int]
@@ -278,6 +294,10 @@ class GetEngineStateResponse(_message.Message):
         RUNNING_FIELD_NUMBER: _ClassVar[int]
         WAITING_FIELD_NUMBER: _ClassVar[int]
         PAUSED_FIELD_NUMBER: _ClassVar[int]
+        WORKERS_FIELD_NUMBER: _ClassVar[int]
+        TRANSFER_BACKEND_FIELD_NUMBER: _ClassVar[int]
+        SLEEPS_FIELD_NUMBER: _ClassVar[int]
+        HELD_OUT_FIELD_NUMBER: _ClassVar[int]
         engine_id: str
         type: str
         weight_version: int
@@ -288,7 +308,11 @@ class GetEngineStateResponse(_message.Message):
         running: int
         waiting: int
         paused: bool
-        def __init__(self, engine_id: _Optional[str] = ..., type: _Optional[str] = ..., weight_version: _Optional[int] = ..., checksum: _Optional[str] = ..., free_kv_blocks: _Optional[int] = ..., total_kv_blocks: _Optional[int] = ..., block_tokens: _Optional[int] = ..., running: _Optional[int] = ..., waiting: _Optional[int] = ..., paused: bool = ...) -> None: ...
+        workers: int
+        transfer_backend: str
+        sleeps: bool
+        held_out: str
+        def __init__(self, engine_id: _Optional[str] = ..., type: _Optional[str] = ..., weight_version: _Optional[int] = ..., checksum: _Optional[str] = ..., free_kv_blocks: _Optional[int] = ..., total_kv_blocks: _Optional[int] = ..., block_tokens: _Optional[int] = ..., running: _Optional[int] = ..., waiting: _Optional[int] = ..., paused: bool = ..., workers: _Optional[int] = ..., transfer_backend: _Optional[str] = ..., sleeps: bool = ..., held_out: _Optional[str] = ...) -> None: ...
     ENGINES_FIELD_NUMBER: _ClassVar[int]
     CHAT_FORMAT_FIELD_NUMBER: _ClassVar[int]
     engines: _containers.RepeatedCompositeFieldContainer[GetEngineStateResponse.Engine]

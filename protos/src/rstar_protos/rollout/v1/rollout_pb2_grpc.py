@@ -64,6 +64,16 @@ class RolloutServiceStub(object):
                 request_serializer=rstar__protos_dot_rollout_dot_v1_dot_rollout__pb2.CommitWeightUpdateRequest.SerializeToString,
                 response_deserializer=rstar__protos_dot_rollout_dot_v1_dot_rollout__pb2.CommitWeightUpdateResponse.FromString,
                 _registered_method=True)
+        self.Sleep = channel.unary_unary(
+                '/rstar.rollout.v1.RolloutService/Sleep',
+                request_serializer=rstar__protos_dot_rollout_dot_v1_dot_rollout__pb2.SleepRequest.SerializeToString,
+                response_deserializer=rstar__protos_dot_rollout_dot_v1_dot_rollout__pb2.SleepResponse.FromString,
+                _registered_method=True)
+        self.Wake = channel.unary_unary(
+                '/rstar.rollout.v1.RolloutService/Wake',
+                request_serializer=rstar__protos_dot_rollout_dot_v1_dot_rollout__pb2.WakeRequest.SerializeToString,
+                response_deserializer=rstar__protos_dot_rollout_dot_v1_dot_rollout__pb2.WakeResponse.FromString,
+                _registered_method=True)
         self.GetEngineState = channel.unary_unary(
                 '/rstar.rollout.v1.RolloutService/GetEngineState',
                 request_serializer=rstar__protos_dot_rollout_dot_v1_dot_rollout__pb2.GetEngineStateRequest.SerializeToString,
@@ -114,6 +124,20 @@ class RolloutServiceServicer(object):
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def Sleep(self, request, context):
+        """Engines give the memory of caches back, and that of weights where they were started for it. Nothing is
+        generated until they are woken; a weight update may reach them while they sleep.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def Wake(self, request, context):
+        """Missing associated documentation comment in .proto file."""
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
     def GetEngineState(self, request, context):
         """Missing associated documentation comment in .proto file."""
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
@@ -152,6 +176,16 @@ def add_RolloutServiceServicer_to_server(servicer, server):
                     servicer.CommitWeightUpdate,
                     request_deserializer=rstar__protos_dot_rollout_dot_v1_dot_rollout__pb2.CommitWeightUpdateRequest.FromString,
                     response_serializer=rstar__protos_dot_rollout_dot_v1_dot_rollout__pb2.CommitWeightUpdateResponse.SerializeToString,
+            ),
+            'Sleep': grpc.unary_unary_rpc_method_handler(
+                    servicer.Sleep,
+                    request_deserializer=rstar__protos_dot_rollout_dot_v1_dot_rollout__pb2.SleepRequest.FromString,
+                    response_serializer=rstar__protos_dot_rollout_dot_v1_dot_rollout__pb2.SleepResponse.SerializeToString,
+            ),
+            'Wake': grpc.unary_unary_rpc_method_handler(
+                    servicer.Wake,
+                    request_deserializer=rstar__protos_dot_rollout_dot_v1_dot_rollout__pb2.WakeRequest.FromString,
+                    response_serializer=rstar__protos_dot_rollout_dot_v1_dot_rollout__pb2.WakeResponse.SerializeToString,
             ),
             'GetEngineState': grpc.unary_unary_rpc_method_handler(
                     servicer.GetEngineState,
@@ -321,6 +355,60 @@ class RolloutService(object):
             '/rstar.rollout.v1.RolloutService/CommitWeightUpdate',
             rstar__protos_dot_rollout_dot_v1_dot_rollout__pb2.CommitWeightUpdateRequest.SerializeToString,
             rstar__protos_dot_rollout_dot_v1_dot_rollout__pb2.CommitWeightUpdateResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def Sleep(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/rstar.rollout.v1.RolloutService/Sleep',
+            rstar__protos_dot_rollout_dot_v1_dot_rollout__pb2.SleepRequest.SerializeToString,
+            rstar__protos_dot_rollout_dot_v1_dot_rollout__pb2.SleepResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def Wake(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/rstar.rollout.v1.RolloutService/Wake',
+            rstar__protos_dot_rollout_dot_v1_dot_rollout__pb2.WakeRequest.SerializeToString,
+            rstar__protos_dot_rollout_dot_v1_dot_rollout__pb2.WakeResponse.FromString,
             options,
             channel_credentials,
             insecure,

@@ -282,6 +282,8 @@ def _print_doctor(found: dict[str, Any], console: Console) -> None:
         table.add_row(name, version or "missing")
     for name, entry in found["optional"].items():
         table.add_row(name, entry["version"] or f"not installed (optional: {entry['for']})")
+    for name, obstacle in found["transfers"].items():
+        table.add_row(f"engine.transfer = {name}", f"not here: {obstacle}" if obstacle else "possible")
     for name, value in found["environment"].items():
         table.add_row(name, value)
     console.print(table)

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from rstar_trainer.run_identity import package_version
+from rstar_trainer.transfer_machine import Machine, transfer_obstacles
 
 __all__ = ["examine"]
 
@@ -49,6 +50,8 @@ def examine() -> dict[str, Any]:
     versions = {name: package_version(name) for name in _PACKAGES}
     cpus = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     gpus, torch_problem = _gpus()
+    # A machine whose torch cannot be imported has a problem of its own, told below.
+    transfers = {} if torch_problem else transfer_obstacles(Machine.this())
     problems = [f"{name} is not installed" for name, version in versions.items() if version is None]
     if torch_problem:
         problems.append(torch_problem)
@@ -64,6 +67,7 @@ def examine() -> dict[str, Any]:
         "memory_gb": _memory_gb(),
         "free_disk_gb": round(free / 1e9, 1),
         "gpus": gpus,
+        "transfers": transfers,
         "environment": {name: os.environ[name] for name in _DEVICE_VARIABLES if name in os.environ},
         "problems": problems,
     }

@@ -6,11 +6,12 @@ import shutil
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 from rstar_eval.report import Report
 from rstar_eval.sample_log import read_samples
 from rstar_model.tokenizer import Tokenizer
-from rstar_model.weights import WeightManifest
+from rstar_rollout.client import RolloutClient
 from rstar_trainer.checkpoint import CheckpointWriter, RunState
 from rstar_trainer.data import ProblemSampler, TrainProblem
 from rstar_trainer.evaluation import Evaluator, samples_file
@@ -28,6 +29,7 @@ from rstar_trainer.seeds import derive_seed
 from rstar_trainer.services import Services
 from rstar_trainer.sft import recipe_data
 from rstar_trainer.update_metrics import UpdateMetrics
+from rstar_trainer.weight_delivery import FolderDelivery, TransferDelivery, WeightDelivery
 
 __all__ = ["EntryRunner", "StoppedEarly"]
 
@@ -61,10 +63,9 @@ class EntryRunner:
         self._checkpoints = checkpoints
         recipe, reward = context.recipe, services.channel("reward")
         self._recipe, self._tokenizer = recipe, tokenizer
-        self._rollouts = RolloutSource(services)
+        self._rollouts = RolloutSource(services, self._delivery(services), sleeping=recipe.engine.sleep_level > 0)
         self._evaluator = Evaluator(recipe, self._rollouts, reward, context.folder.path)
         self.collector = GroupCollector(self._rollouts, reward, services.channel("sampling"), recipe.tool, recipe.seed)
-        self._manifest: WeightManifest | None = None
 
     async def load(self, checkpoint: Path, state: RunState) -> None:
         """Takes over a checkpoint.
@@ -126,7 +127,7 @@ class EntryRunner:
             rate = supervised_learning_rate(
                 step, settings.steps, settings.learning_rate, settings.warmup_fraction, settings.schedule
             )
-            metrics: UpdateMetrics = await self.thread.compute(
+            metrics = await self.update(
                 learner.supervised_update, data.batches[step], rate, settings.micro_batch_tokens
             )
             self.advance(metrics.tokens, updated=True)
@@ -246,14 +247,23 @@ class EntryRunner:
 
     async def send_weights(self) -> str:
         """Makes the engines use the learner's current policy; returns its version and checksum."""
-        version, manifest = self.state.weight_version, self._manifest
-        if manifest is None or manifest.version != version:
+        version = self.state.weight_version
+        if version != self._rollouts.version:
             self.context.show_phase("weights", 0, 1)
-            folder = self._weights_folder
-            manifest = await self.thread.compute(self.thread.learner.write_weights, folder, version)
-            self._manifest = manifest
-        await self._rollouts.use_weights(manifest)
-        return f"version {version}, sha256 {manifest.checksum[:16]}"
+        checksum = await self._rollouts.use_weights(version)
+        return f"version {version}, sha256 {checksum[:16]}"
+
+    async def update(self, function: Callable[..., UpdateMetrics], *arguments: Any) -> UpdateMetrics:
+        """An update by the learner, which the engines make room for where they share its device."""
+        await self._rollouts.rest()
+        return await self.thread.compute(function, *arguments)
+
+    def _delivery(self, services: Services) -> WeightDelivery:
+        client = RolloutClient(services.channel("rollout"))
+        if self._recipe.engine.transfer == "files":
+            return FolderDelivery(self.thread, client, self._weights_folder)
+        endpoint, security = services.endpoint("rollout"), services.security("rollout")
+        return TransferDelivery(self.thread, client, self._recipe, endpoint, security)
 
     @property
     def _weights_folder(self) -> Path:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import functools
 import math
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -17,14 +17,16 @@ import torch
 
 from rstar_model.convert import CHECKPOINT_FILE
 from rstar_model.policy import Policy
-from rstar_model.weights import WeightManifest, write_weights
+from rstar_model.weights import Canary, WeightManifest, model_tensors, storage_dtype, write_weights
 from rstar_protos.errors import UserInputError
+from rstar_trainer.bounded import within
 from rstar_trainer.canary import sing_canary
 from rstar_trainer.host_copy import host_copy
 from rstar_trainer.loss_pass import LossPass, plan_updates
 from rstar_trainer.recipe import LossSettings, OptimizerSettings
 from rstar_trainer.sequences import WeightedSequence
 from rstar_trainer.update_metrics import LossSums, UpdateMetrics
+from rstar_trainer.weight_target import TransferTarget, missing_vllm
 
 __all__ = ["Learner", "TorchLearner", "UpdateMetrics"]
 
@@ -54,6 +56,15 @@ class Learner(Protocol):
 
     def write_weights(self, folder: Path, version: int) -> WeightManifest:
         """Writes what an engine loads; returns version and checksum."""
+
+    def send_weights(self, target: TransferTarget, version: int) -> WeightManifest:
+        """Has the engines receive the parameters without files, and check them; returns version and checksum.
+
+        Raises:
+            WeightUpdateError: the engines refuse; they generate nothing until an update succeeds.
+            ServiceUnavailableError: their service is away.
+            UserInputError: vLLM, whose transfer it is, is not installed here.
+        """
 
     def save_pretrained(self, folder: Path) -> None:
         """Writes an ordinary Hugging Face folder."""
@@ -102,6 +113,7 @@ class TorchLearner:
         self._pass = LossPass(policy)
         self._parameters = [p for p in policy.model.parameters() if p.requires_grad]
         self._optimizer = self._new_optimizer()
+        self._sender: Any = None  # an `EngineSender`, which needs vLLM
 
     def supervised_update(
         self, sequences: Sequence[WeightedSequence], learning_rate: float, micro_batch_tokens: int
@@ -158,6 +170,37 @@ class TorchLearner:
             self.policy, folder, version, dtype=self._engine_dtype, digests=canary is not None, canary=canary
         )
 
+    def send_weights(self, target: TransferTarget, version: int) -> WeightManifest:
+        """See `Learner`.
+
+        Raises:
+            InfrastructureError: an engine has stopped in the midst of it, and left this process waiting.
+        """
+        if self._sender is None:
+            self._sender = self._new_sender()
+        canary = sing_canary(self.policy, self._canary_ids) if self._canary_ids else None
+        manifest: WeightManifest = within(
+            target.seconds, "sending weights", functools.partial(self._send, target, version, canary)
+        )
+        return manifest
+
+    def _send(self, target: TransferTarget, version: int, canary: Canary | None) -> WeightManifest:
+        self._sender.meet(target, version)
+        manifest: WeightManifest = self._sender.send(self._engine_dtype, canary)
+        return manifest
+
+    def _new_sender(self) -> Any:
+        try:
+            from rstar_trainer.backends.engine_transfer import EngineSender, ParameterSource
+        except ImportError as error:
+            raise missing_vllm(error) from error
+
+        def parameters() -> Iterator[tuple[str, torch.Tensor]]:
+            return iter(model_tensors(self.policy.model).items())
+
+        shapes = [(name, tuple(tensor.shape)) for name, tensor in parameters()]
+        return EngineSender(ParameterSource(parameters, shapes, storage_dtype(self._engine_dtype), digest=True))
+
     def save_pretrained(self, folder: Path) -> None:
         """Writes an ordinary Hugging Face folder with fp32 safetensors and the tokenizer."""
         self.policy.save(folder)
@@ -176,7 +219,9 @@ class TorchLearner:
             raise UserInputError("checkpoint", str(path), f"it cannot be read ({reason})") from error
 
     def close(self) -> None:
-        """See `Learner`: nothing to end."""
+        """See `Learner`."""
+        if self._sender is not None:
+            self._sender.close()
 
     def state_dict(self) -> Mapping[str, Any]:
         """Parameters, optimizer moments and random-number states; they change with the learner."""

@@ -20,6 +20,7 @@ from rstar_model.chat_format import ChatFormat
 from rstar_model.tokenizer import Tokenizer, load_tokenizer
 from rstar_protos.service import ServeSettings, start_server
 from rstar_protos.trainer.v1 import trainer_pb2, trainer_pb2_grpc
+from rstar_rollout.client import RolloutClient
 from rstar_trainer.checkpoint import CheckpointWriter, RunState, latest_checkpoint, read_checkpoint
 from rstar_trainer.data import HeldoutProblems, TrainProblem, fingerprint, load_heldout_problems, load_training_problems
 from rstar_trainer.entries import EntryRunner, StoppedEarly
@@ -37,6 +38,9 @@ from rstar_trainer.run_identity import Acceptable, RunIdentity, check_identity, 
 from rstar_trainer.service import RunControl, TrainerServicer
 from rstar_trainer.services import Services
 from rstar_trainer.sft import read_demonstrations
+from rstar_trainer.transfer_machine import check_machine
+from rstar_trainer.weight_delivery import check_engines
+from rstar_trainer.weight_target import UnfitServiceError
 
 __all__ = ["resume", "run"]
 
@@ -61,7 +65,7 @@ def run(recipe: Recipe, progress: Progress) -> Path:
     with folder.lock():
         try:
             asyncio.run(_run(recipe, folder, inputs, None, progress))
-        except UnusableGoldError:  # input too, which takes the reward service to read
+        except (UnusableGoldError, UnfitServiceError):  # input too, which takes a service to read
             folder.withdraw()
             raise
     return folder.path
@@ -108,6 +112,7 @@ class _Inputs:
 def _read_inputs(recipe: Recipe) -> _Inputs:
     """Everything that the recipe names; the model is fetched if need be. Later users may rely on its being readable."""
     check_files(recipe)
+    check_machine(recipe)
     problems, heldout = load_training_problems(recipe), load_heldout_problems(recipe)
     ChatFormat.load(recipe.model.chat_format)
     if recipe.sft.enabled and recipe.sft.path is not None:
@@ -176,14 +181,16 @@ async def _run(
 
 @asynccontextmanager
 async def _services(context: RunContext, model_dir: Path) -> AsyncIterator[Services]:
-    """The services of a run, entered when the reward service has read every gold answer.
+    """The services of a run, entered when they fit the recipe and the reward service has read every gold answer.
 
     Raises:
-        UnusableGoldError: it cannot read one.
+        UnfitServiceError: the rollout service was started for something else.
+        UnusableGoldError: the reward service cannot read one.
     """
     recipe, heldout = context.recipe, context.heldout
     problems = [*context.problems, *heldout.problems, *(p for unseen in heldout.unseen.values() for p in unseen)]
     async with Services(recipe, model_dir, context.folder.path / "logs", context.event) as services:
+        await services.watch(check_engines(recipe, RolloutClient(services.channel("rollout"))))
         checking = check_golds(
             services.channel("reward"),
             [problem.as_eval() for problem in problems],

@@ -14,6 +14,7 @@ from rstar_trainer.model_shape import ModelShape, model_shape
 from rstar_trainer.preflight import check_files
 from rstar_trainer.rank_memory import RankMemory, rank_memory
 from rstar_trainer.recipe import Recipe, Stage
+from rstar_trainer.transfer_machine import check_machine
 
 __all__ = ["EvaluationPlan", "MemoryPlan", "Plan", "StagePlan", "make_plan"]
 
@@ -125,9 +126,10 @@ def make_plan(recipe: Recipe) -> Plan:
     """Reads the data and works out what a run would do.
 
     Raises:
-        UserInputError: data or model files that are missing or not usable.
+        UserInputError: data or model files that are missing or not usable, or weights that cannot arrive here.
     """
     check_files(recipe)
+    check_machine(recipe)
     train = load_training_problems(recipe)
     heldout = load_heldout_problems(recipe)
     unseen = sum(len(problems) for problems in heldout.unseen.values())

@@ -14,6 +14,10 @@ def print_plan(plan: Plan, console: Console) -> None:
     recipe = plan.recipe
     _line(console, f"recipe {recipe.name}, seed {recipe.seed}, run folder {recipe.run_path}")
     _line(console, f"model {recipe.model.source}, engine {recipe.engine.type} in {recipe.engine.dtype}")
+    if recipe.engine.transfer != "files":
+        _line(console, f"weights by {recipe.engine.transfer}")
+    if recipe.engine.sleep_level:
+        _line(console, f"engines sleep while the learner computes, level {recipe.engine.sleep_level}")
     for name in ("sandbox", "reward", "rollout", "sampling"):
         endpoint = getattr(recipe.services, name).endpoint
         if endpoint != "embedded":

@@ -6,7 +6,8 @@ import itertools
 import math
 import time
 from collections import Counter
-from typing import Protocol
+from collections.abc import Callable
+from typing import Any, Protocol
 
 from rstar_protos.errors import ServiceUnavailableError, UserInputError
 from rstar_rollout.roc_groups import SelectionOutcome
@@ -37,6 +38,9 @@ class StageContext(Protocol):
 
     async def send_weights(self) -> str:
         """Makes the engines use the learner's current policy."""
+
+    async def update(self, function: Callable[..., UpdateMetrics], *arguments: Any) -> UpdateMetrics:
+        """An update by the learner."""
 
     def advance(self, tokens: int, *, updated: bool) -> None:
         """Counts one step."""
@@ -72,7 +76,7 @@ class StageTraining:
         metrics: UpdateMetrics | None = None
         if sequences:
             runner.context.show_phase("update", 0, 1)
-            metrics = await runner.thread.compute(
+            metrics = await runner.update(
                 runner.thread.learner.policy_update, sequences, rate, stage.temperature, stage.loss
             )
         else:

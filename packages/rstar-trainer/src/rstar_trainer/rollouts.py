@@ -13,13 +13,13 @@ from itertools import groupby
 
 from rstar_model.trajectory import Trajectory
 from rstar_model.types import EndReason
-from rstar_model.weights import WeightManifest
 from rstar_protos.errors import ServiceUnavailableError
 from rstar_rollout.client import RolloutClient
 from rstar_rollout.continuation import StopRule
 from rstar_rollout.engines.base import EngineNotReadyError, WeightUpdateError
 from rstar_rollout.limits import ProblemRequest, RolloutLimits, SamplingSettings, ToolSettings
 from rstar_trainer.services import Services
+from rstar_trainer.weight_delivery import WeightDelivery
 
 __all__ = ["RolloutSource", "requests_for"]
 
@@ -35,22 +35,61 @@ class RolloutSource:
 
     Args:
         services: of the run.
+        delivery: brings weights to its engines.
+        sleeping: whether engines sleep while the learner computes.
     """
 
-    def __init__(self, services: Services) -> None:
-        self._services = services
+    def __init__(self, services: Services, delivery: WeightDelivery, *, sleeping: bool = False) -> None:
+        self._services, self._delivery, self._sleeping = services, delivery, sleeping
         self._client = RolloutClient(services.channel("rollout"))
-        self._manifest: WeightManifest | None = None
+        self._version: int | None = None
+        self._checksum = ""
         self._sent: tuple[int, int] | None = None
+        self._asleep: int | None = None
 
-    async def use_weights(self, manifest: WeightManifest) -> None:
-        """Makes the engines use these weights now, and after every restart."""
-        self._manifest = manifest
+    @property
+    def version(self) -> int | None:
+        """Of the weights that engines are to use; None: those that they began with."""
+        return self._version
+
+    async def use_weights(self, version: int) -> str:
+        """Makes the engines use the learner's weights now, and after every restart; returns their checksum.
+
+        Args:
+            version: of the learner's parameters.
+        """
+        self._version = version
         failures = 0
         while True:
             try:
-                return await self._ensure_weights()
+                await self._ensure_weights()
+                return self._checksum
             except _PASSING as error:
+                # Engines may lack what was sent to those that they replace.
+                self._sent = None
+                failures += 1
+                await self._wait(failures, str(error))
+
+    async def rest(self) -> None:
+        """The learner is about to compute: where the recipe says so, engines give it their memory until they are used.
+
+        Engines that are away are no matter: they hold no memory.
+
+        Raises:
+            ServiceUnavailableError: they refused over several attempts.
+        """
+        generation = self._services.rollout_generation
+        if not self._sleeping or self._asleep == generation:
+            return
+        failures = 0
+        while True:
+            try:
+                await self._client.sleep()
+                self._asleep = generation
+                return
+            except ServiceUnavailableError:
+                return
+            except EngineNotReadyError as error:  # rollouts that were given up are still being ended
                 failures += 1
                 await self._wait(failures, str(error))
 
@@ -73,7 +112,7 @@ class RolloutSource:
             sampling: temperature, seed.
             limits: turns and tokens.
             tools: whether tools may be called, and their limits.
-            expected_weight_version: of the engines; 0: that of the weights last given to `use_weights`.
+            expected_weight_version: of the engines; 0: the one last given to `use_weights`.
             stop_after_groups: when the rollouts of so many groups have ended, the others are stopped; 0: never.
 
         Raises:
@@ -87,7 +126,7 @@ class RolloutSource:
         while missing and not rule.reached:
             try:
                 await self._ensure_weights()
-                version = expected_weight_version or (self._manifest.version if self._manifest else 0)
+                version = expected_weight_version or self._version or 0
                 stream = self._client.generate_groups(
                     _still_missing(problems, missing),
                     sampling,
@@ -115,13 +154,20 @@ class RolloutSource:
             await self._wait(failures, reason)
 
     async def _ensure_weights(self) -> None:
-        """Sends the weights unless this very process of the service has them already."""
-        if self._manifest is None:
+        """Sends the weights unless this very process of the service has them already, and wakes its engines.
+
+        Sleeping engines are sent the weights first and woken afterwards, so that what the update needs and what
+        generation needs are not wanted at the same time. Weights are not relied on to survive a sleep.
+        """
+        if self._version is None:
             return
-        wanted = (self._services.rollout_generation, self._manifest.version)
-        if self._sent != wanted:
-            await self._client.update_weights(self._manifest)
-            self._sent = wanted
+        wanted, asleep = (self._services.rollout_generation, self._version), self._asleep is not None
+        if self._sent != wanted or asleep:
+            self._checksum = await self._delivery.deliver(self._version, wanted[0])
+        if asleep:
+            await self._client.wake()
+            self._asleep = None
+        self._sent = wanted
 
     @staticmethod
     async def _wait(failures: int, reason: str) -> None:

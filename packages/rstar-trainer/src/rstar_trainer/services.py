@@ -17,6 +17,7 @@ from rstar_protos.errors import ServiceUnavailableError
 from rstar_protos.service import ClientSecurity, EmbeddedGroup, read_token
 from rstar_trainer.allocator import ALLOCATOR_ENVIRONMENT
 from rstar_trainer.recipe import Recipe, ServiceEndpoint
+from rstar_trainer.weight_target import BACKENDS
 
 __all__ = ["Services"]
 
@@ -54,7 +55,7 @@ class Services:
         try:
             await self._group.start()
             for name, endpoint in self._endpoints.items():
-                self._channels[name] = self._group.open(endpoint, self._security(name))
+                self._channels[name] = self._group.open(endpoint, self.security(name))
         except BaseException:
             await self._group.close()
             raise
@@ -66,6 +67,10 @@ class Services:
     def channel(self, name: str) -> grpc.aio.Channel:
         """The channel to "sandbox", "reward", "sampling" or "rollout"."""
         return self._channels[name]
+
+    def endpoint(self, name: str) -> str:
+        """Where a service is; of an embedded one the same after every restart."""
+        return self._endpoints[name]
 
     def pid(self, name: str) -> int | None:
         """Process id of an embedded service, None when it runs elsewhere."""
@@ -102,10 +107,20 @@ class Services:
     def _prepare(self, name: str, *command: str) -> None:
         endpoint: ServiceEndpoint = getattr(self._recipe.services, name)
         if endpoint.embedded:
-            environment = ALLOCATOR_ENVIRONMENT if name == "rollout" else None
+            environment = self._rollout_environment() if name == "rollout" else None
             self._endpoints[name] = self._group.add(name, command, env=environment)
         else:
             self._endpoints[name] = endpoint.endpoint
+
+    def _rollout_environment(self) -> dict[str, str]:
+        engine, environment = self._recipe.engine, dict(ALLOCATOR_ENVIRONMENT)
+        if engine.transfer == "ipc":
+            # Handles of device memory come pickled, from this process over a private socket.
+            environment["VLLM_ALLOW_INSECURE_SERIALIZATION"] = "1"
+        if engine.gpu is not None:
+            # CUDA reads the first, ROCm the second (and the first as well).
+            environment |= {"CUDA_VISIBLE_DEVICES": str(engine.gpu), "HIP_VISIBLE_DEVICES": str(engine.gpu)}
+        return environment
 
     def _rollout_arguments(self) -> list[str]:
         recipe, engine = self._recipe, self._recipe.engine
@@ -119,6 +134,8 @@ class Services:
             *("--max-model-tokens", str(engine.max_model_len)),
             *("--kv-gib", str(engine.kv_cache_gib)),
             *(("--threads", str(recipe.model.threads)) if recipe.model.threads else ()),
+            *(() if engine.transfer == "files" else ("--transfer-backend", BACKENDS[engine.transfer])),
+            *(("--sleep-level", str(engine.sleep_level)) if engine.sleep_level and engine.type == "vllm" else ()),
             "--deterministic" if engine.deterministic and engine.type == "transformers" else "--no-deterministic",
             *("--sandbox", self._endpoints["sandbox"]),
             *ClientSecurity(sandbox.ca, sandbox.certificate, sandbox.private_key).as_options(
@@ -126,7 +143,8 @@ class Services:
             ),
         ]
 
-    def _security(self, name: str) -> ClientSecurity | None:
+    def security(self, name: str) -> ClientSecurity | None:
+        """Of connections to a service; None: those to an embedded one need none."""
         settings: ServiceEndpoint = getattr(self._recipe.services, name)
         if settings.embedded:
             return None

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from rstar_protos.service import EmbeddedService, open_channel, open_sync_channel
+from rstar_protos.service import EmbeddedService, open_channel
 from rstar_rollout.client import RolloutClient
 from rstar_rollout.limits import ProblemRequest, RolloutLimits, SamplingSettings, ToolSettings
 
@@ -49,8 +49,9 @@ def service(request: pytest.FixtureRequest, model: Path, tmp_path: Path) -> Iter
 
 def test_an_update_arrives_and_is_generated_with(service: tuple[str, str], model: Path) -> None:
     from rstar_model.policy import Policy
-    from rstar_trainer.backends.engine_transfer import EngineSender, ParameterSource, RolloutSyncClient
+    from rstar_trainer.backends.engine_transfer import EngineSender, ParameterSource
     from rstar_trainer.canary import sing_canary
+    from rstar_trainer.weight_target import TransferTarget
 
     backend, endpoint = service
     policy = Policy.load(model, device="cuda:0")
@@ -60,16 +61,16 @@ def test_an_update_arrives_and_is_generated_with(service: tuple[str, str], model
 
     shapes = [(name, tuple(parameter.shape)) for name, parameter in parameters()]
     source = ParameterSource(parameters, shapes, torch.bfloat16, digest=True)
-    with open_sync_channel(endpoint) as channel:
-        sender = EngineSender(source, RolloutSyncClient(channel, backend), backend)
-        for version in (2, 3):
-            with torch.no_grad():
-                for parameter in policy.model.parameters():
-                    parameter.mul_(1.0 + 1e-3 * version)
-            manifest = sender.send(version, "bfloat16", sing_canary(policy, tuple(range(40, 72))))
-            assert manifest is not None
-            assert asyncio.run(_versions(endpoint)) == {version}
-        sender.close()
+    sender = EngineSender(source)
+    for version in (2, 3):
+        with torch.no_grad():
+            for parameter in policy.model.parameters():
+                parameter.mul_(1.0 + 1e-3 * version)
+        sender.meet(TransferTarget(backend, endpoint), version)
+        manifest = sender.send("bfloat16", sing_canary(policy, tuple(range(40, 72))))
+        assert manifest is not None
+        assert asyncio.run(_versions(endpoint)) == {version}
+    sender.close()
 
 
 async def _versions(endpoint: str) -> set[int]:

@@ -78,6 +78,7 @@ class VllmWeights:
     ) -> None:
         self._llm, self._folder, self._dtype, self._backend = llm, folder, dtype, backend
         self._transfer_seconds = transfer_seconds
+        self._workers = int(llm.vllm_config.parallel_config.world_size)
         self._stuck = ""
         self.version = folder_version(folder)
         self.checksum = folder_checksum(folder)
@@ -119,8 +120,6 @@ class VllmWeights:
         if source.backend:
             try:
                 await self._receive(source)
-            except EngineDeadError:
-                raise
             except Exception as error:
                 raise self._failed(version, error) from error
 
@@ -133,6 +132,7 @@ class VllmWeights:
 
         Raises:
             WeightUpdateError: no such update was begun, or what the workers hold is not what was sent.
+            EngineDeadError: a worker failed, and nothing more can be had of the engine.
         """
         source = self._announced.take(version)
         try:
@@ -184,7 +184,8 @@ class VllmWeights:
         if "manifest" in settings:
             self._manifest = manifest_from_json(settings["manifest"], self._folder)
         if "init" in settings:
-            await self._arrival(self._llm.init_weight_transfer_engine(WeightTransferInitRequest(settings["init"])))
+            request = WeightTransferInitRequest(settings["init"])
+            await self._arrival(self._llm.init_weight_transfer_engine(request), self._transfer_seconds)
             self._initialised = True
         if "update" in settings:
             if not self._initialised:
@@ -192,7 +193,8 @@ class VllmWeights:
             if self._session is _Session.CLOSED:
                 await self._llm.start_weight_update()
             self._session = _Session.FAILED
-            await self._arrival(self._llm.update_weights(WeightTransferUpdateRequest(settings["update"])))
+            update = WeightTransferUpdateRequest(settings["update"])
+            await self._arrival(self._llm.update_weights(update), self._transfer_seconds)
             self._session = _Session.OPEN
 
     async def _put_away(self) -> None:
@@ -203,21 +205,23 @@ class VllmWeights:
             await self._llm.finish_weight_update()
             self._session = _Session.CLOSED
 
-    async def _arrival(self, receiving: Coroutine[Any, Any, None]) -> None:
-        """Waits for what the sender has to do its part for, and not for ever.
+    async def _arrival(self, receiving: Coroutine[Any, Any, None], seconds: float | None = None) -> None:
+        """Waits until the workers have something, and for what a sender has to do its part for not for ever.
 
         Raises:
-            EngineDeadError: it did not come in time. Workers cannot be called back from where they wait, so nothing
-                more can be had of the engine.
+            EngineDeadError: it did not come in time, and workers cannot be called back from where they wait; or one of
+                several workers failed, and vLLM takes the answers of the others for those to its next question.
         """
         self._stuck = "its workers wait for a sender that has given up"
         try:
-            await asyncio.wait_for(receiving, self._transfer_seconds)
+            await asyncio.wait_for(receiving, seconds)
         except asyncio.TimeoutError:
-            self._stuck = f"weights did not arrive within {self._transfer_seconds:g} s"
+            self._stuck = f"weights did not arrive within {seconds:g} s"
             raise EngineDeadError(self._stuck) from None
-        except Exception:
-            self._stuck = ""  # the workers have answered, if only with an error
+        except Exception as error:
+            self._stuck = "" if self._workers == 1 else f"a worker failed to take weights: {error}"
+            if self._stuck:
+                raise EngineDeadError(self._stuck) from error
             raise
         self._stuck = ""
 
@@ -257,7 +261,7 @@ class VllmWeights:
             await self._llm.init_weight_transfer_engine(WeightTransferInitRequest({}))
             self._initialised = True
         await self._llm.start_weight_update()
-        await self._llm.update_weights(WeightTransferUpdateRequest({"path": str(folder)}))
+        await self._arrival(self._llm.update_weights(WeightTransferUpdateRequest({"path": str(folder)})))
         await self._llm.finish_weight_update()
 
     async def _check(self) -> None:
@@ -295,10 +299,10 @@ class VllmWeights:
         ids = canary.token_ids[1:]
         return [float(entry[token].logprob) for token, entry in zip(ids, outputs[-1].prompt_logprobs[1:], strict=True)]
 
-    def _failed(self, version: int, error: Exception) -> WeightUpdateError:
+    def _failed(self, version: int, error: Exception) -> WeightUpdateError | EngineDeadError:
         self._announced.drop()
         self.doubt = f"weights of version {version} are in doubt: {error}"
-        return error if isinstance(error, WeightUpdateError) else WeightUpdateError(str(error))
+        return error if isinstance(error, WeightUpdateError | EngineDeadError) else WeightUpdateError(str(error))
 
 
 def canary_distance(canary: Canary, log_probs: list[float]) -> float:

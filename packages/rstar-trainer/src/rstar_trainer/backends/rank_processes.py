@@ -257,6 +257,12 @@ def _actor_class() -> Any:
         def write_weights(self, folder: Path, version: int) -> Any:
             return self._rank.write_weights(folder, version)
 
+        def meet_engines(self, target: Any, version: int) -> str:
+            return self._rank.meet_engines(target, version)
+
+        def send_weights(self) -> Any:
+            return self._rank.send_weights()
+
         def save_pretrained(self, folder: Path) -> None:
             self._rank.save_pretrained(folder)
 

@@ -7,11 +7,13 @@ from pathlib import Path
 
 from rstar_model.weights import WeightManifest
 from rstar_protos.errors import UserInputError
+from rstar_rollout.engines.base import WeightUpdateError
 from rstar_trainer.backends.rank_processes import RankProcesses
 from rstar_trainer.backends.zero_rank import RankSettings
 from rstar_trainer.recipe import LossSettings
 from rstar_trainer.sequences import WeightedSequence
 from rstar_trainer.update_metrics import UpdateMetrics
+from rstar_trainer.weight_target import TransferTarget
 
 __all__ = ["ZeroLearner"]
 
@@ -54,6 +56,16 @@ class ZeroLearner:
         """See `Learner`; rank 0 writes, all gather."""
         manifest: WeightManifest = self._ranks.call("write_weights", folder.absolute(), version)[0]
         return manifest
+
+    def send_weights(self, target: TransferTarget, version: int) -> WeightManifest:
+        """See `Learner`; rank 0 sends, all gather."""
+        refused: str = self._ranks.call("meet_engines", target, version)[0]
+        if refused:
+            raise WeightUpdateError(refused)
+        sent: WeightManifest | str = self._ranks.call("send_weights")[0]
+        if isinstance(sent, str):
+            raise WeightUpdateError(sent)
+        return sent
 
     def save_pretrained(self, folder: Path) -> None:
         """See `Learner`."""

@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 import os
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from datetime import timedelta
 from pathlib import Path
@@ -23,7 +23,9 @@ from torch import Tensor
 
 from rstar_model.packing import pack
 from rstar_model.weight_folder import WeightFolderWriter
-from rstar_model.weights import WeightManifest
+from rstar_model.weights import WeightManifest, storage_dtype
+from rstar_protos.errors import ServiceUnavailableError
+from rstar_rollout.engines.base import WeightUpdateError
 from rstar_trainer.backends.dealing import deal, passes_of_each_rank
 from rstar_trainer.backends.zero_config import zero_config
 from rstar_trainer.backends.zero_module import EnginePolicy, LogProbModule, ShardedPolicy
@@ -32,6 +34,7 @@ from rstar_trainer.loss_pass import LossPass, Share, plan_updates
 from rstar_trainer.recipe import LearnerSettings, LossSettings, ModelSettings, OptimizerSettings
 from rstar_trainer.sequences import WeightedSequence
 from rstar_trainer.update_metrics import LossSums, UpdateMetrics
+from rstar_trainer.weight_target import TransferTarget, missing_vllm
 
 __all__ = ["RankSettings", "ZeroRank"]
 
@@ -95,6 +98,9 @@ class ZeroRank:
 
             self._policy.sequence = SequenceParallel(self._together, self._policy.config)
         self._engine: Any = self._make_engine()
+        self._sender: Any = None  # an `EngineSender`, which needs vLLM
+        # Of the node that rank 0 is on; without a node of its own it is the machine that engines see.
+        self._address = None if settings.learner.ray_address == "local" else os.environ["MASTER_ADDR"]
         self._backwards_left = 0
         self._pass = LossPass(
             EnginePolicy(self._engine),  # type: ignore[arg-type]  # it has all that a pass asks of a policy
@@ -208,6 +214,42 @@ class ZeroRank:
             if writer is not None:
                 writer.close()
 
+    def meet_engines(self, target: TransferTarget, version: int) -> str:
+        """Has the engines expect what `send_weights` sends; why they do not, on rank 0.
+
+        What they refuse is an answer and no exception: it is no fault of a rank.
+
+        Raises:
+            UserInputError: vLLM is not installed here.
+        """
+        if self._sender is None:
+            self._sender = self._new_sender()
+        return _refusal(lambda: self._sender.meet(target, version))
+
+    def send_weights(self) -> WeightManifest | str | None:
+        """Sends to the engines that were met; what was sent or why it was refused on rank 0, None on the others.
+
+        Parameters are gathered one at a time.
+        """
+        settings = self._settings
+        canary = sing_canary(EnginePolicy(self._engine), settings.canary_ids) if settings.canary_ids else None
+        sent: list[WeightManifest | None] = []
+        refused = _refusal(lambda: sent.append(self._sender.send(settings.engine_dtype, canary)))
+        return refused or sent[0]
+
+    def _new_sender(self) -> Any:
+        try:
+            from rstar_trainer.backends.engine_transfer import EngineSender, ParameterSource
+        except ImportError as error:
+            raise missing_vllm(error) from error
+        shapes = [
+            (name, tuple(getattr(parameter, "ds_shape", parameter.shape)))
+            for name, parameter in self._policy.model.named_parameters()
+        ]
+        dtype = storage_dtype(self._settings.engine_dtype)
+        source = ParameterSource(self._full_parameters, shapes, dtype, digest=self._rank == 0)
+        return EngineSender(source, self._rank, self._address)
+
     def save_pretrained(self, folder: Path) -> None:
         """Writes an ordinary Hugging Face folder with float32 weights, on rank 0."""
         writer = None
@@ -235,6 +277,8 @@ class ZeroRank:
 
     def close(self) -> None:
         """Leaves the process group."""
+        if self._sender is not None:
+            self._sender.close()
         if dist.is_initialized():
             dist.destroy_process_group()
 
@@ -312,6 +356,14 @@ class ZeroRank:
                 continue
             with deepspeed.zero.GatheredParameters([parameter], enabled=hasattr(parameter, "ds_id")):
                 yield name, parameter.detach()
+
+
+def _refusal(call: Callable[[], None]) -> str:
+    try:
+        call()
+    except (WeightUpdateError, ServiceUnavailableError) as error:
+        return str(error) or type(error).__name__
+    return ""
 
 
 @dataclass(frozen=True)

@@ -19,6 +19,7 @@ from rstar_trainer.recipe.sections import (
     ToolSettings,
 )
 from rstar_trainer.recipe.stages import Stage
+from rstar_trainer.recipe.transfer_rules import transfer_problem
 
 
 class Recipe(Section):
@@ -79,6 +80,13 @@ class Recipe(Section):
     def _adapters_in_one_process(self) -> Self:
         if self.learner.backend == "deepspeed" and (self.model.lora is not None or self.model.liger):
             raise ValueError('learner.backend: should be "torch" with model.lora or model.liger, not "deepspeed"')
+        return self
+
+    @model_validator(mode="after")
+    def _weights_can_arrive(self) -> Self:
+        problem = transfer_problem(self.engine, self.learner, self.services.rollout)
+        if problem:
+            raise ValueError(problem)
         return self
 
     @model_validator(mode="after")

@@ -113,6 +113,25 @@ class EngineSettings(Section):
         description="folder that weights pass through; one in memory, such as /dev/shm, keeps them off the disk; "
         "none: the run folder",
     )
+    transfer: Literal["files", "shared_memory", "nccl", "ipc"] = Field(
+        default="files",
+        description='how weights come to the engine: "files", through weights_dir; with vLLM also "shared_memory", for '
+        'an engine on the CPUs of this machine, "nccl" (RCCL), for one on GPUs of its own, and "ipc", for '
+        "one on the learner's GPU",
+    )
+    gpu: Annotated[int | None, NoneFromText] = Field(
+        default=None,
+        ge=0,
+        description="number of the GPU that an embedded vLLM engine computes on, as the driver counts; none: the first "
+        "that is visible",
+    )
+    sleep_level: int = Field(
+        default=0,
+        ge=0,
+        le=2,
+        description="engine and learner share a device: the engine gives memory back while the learner computes; 1: "
+        "its caches, and vLLM moves its weights to the host; 2: vLLM drops its weights; 0: never",
+    )
 
 
 class DataSource(Section):

@@ -8,6 +8,7 @@ import signal
 
 import pytest
 from e2e_processes import arguments_of, children_of, nothing_left
+from e2e_runs import SCRIPTED_TRAINER
 
 pytestmark = [pytest.mark.heavy, pytest.mark.timeout(2400)]
 
@@ -74,13 +75,24 @@ def test_a_new_engine_was_sent_the_weights_and_went_on(finished):
     run, _ = finished
     log = (run.folder / "logs" / "rollout.log").read_text(errors="replace")
     assert "engine-0 died" in log
-    assert [entry["entry"] for entry in run.report["entries"]] == ["base", "sft", "rl-1"]
+    assert [entry["name"] for entry in run.report["stages"]] == ["base", "sft", "rl-1"]
 
 
 def test_no_weights_were_written_for_the_engine(finished):
     run, _ = finished
     assert not (run.folder / "weights").exists()
     assert (run.folder / "policy").is_dir()
+
+
+def test_a_service_started_for_something_else_is_refused_before_anything_is_generated(light):
+    """The scripted service takes the place of the one that the trainer starts, and takes files alone."""
+    settings = {"engine.type": "vllm", "engine.transfer": "shared_memory"}
+    trainer = light.start("run", "light", settings, trainer=SCRIPTED_TRAINER)
+    assert trainer.wait() == 2
+    (error,) = trainer.errors
+    assert "engine.transfer: 'shared_memory'" in error
+    assert "--transfer-backend rstar_shared_memory" in error
+    assert not trainer.run.folder.exists()  # a mended recipe can use it
 
 
 def test_no_process_is_left_behind(finished):

@@ -6,8 +6,8 @@ import threading
 
 import pytest
 
-from rstar_protos.errors import InfrastructureError, UserInputError
-from rstar_trainer.bounded import within
+from rstar_protos.errors import UserInputError
+from rstar_trainer.bounded import UnendedError, within
 
 
 def test_the_result_is_passed_on() -> None:
@@ -24,6 +24,6 @@ def test_what_the_work_raises_is_passed_on() -> None:
 
 def test_work_that_does_not_end_is_left_behind() -> None:
     never = threading.Event()
-    with pytest.raises(InfrastructureError, match=r"sending weights did not end within 0\.05 s"):
+    with pytest.raises(UnendedError, match=r"sending weights did not end within 0\.05 s"):
         within(0.05, "sending weights", never.wait)
     never.set()

@@ -1,17 +1,40 @@
-"""A wait that ends, for work that may never do so."""
+"""Waits that end, for work that may never do so."""
 
 from __future__ import annotations
 
-import queue
 import threading
 from collections.abc import Callable
+from concurrent.futures import Future, wait
 from typing import TypeVar
 
 from rstar_protos.errors import InfrastructureError
 
-__all__ = ["within"]
+__all__ = ["UnendedError", "in_background", "within"]
 
 Result = TypeVar("Result")
+
+
+class UnendedError(InfrastructureError):
+    """Work did not end in time. It may still hold a device: nothing should be begun on that, nor anything closed."""
+
+
+def in_background(what: str, work: Callable[[], Result]) -> Future[Result]:
+    """Does work in a thread that the end of the process does not wait for, as it would for those of an executor.
+
+    Args:
+        what: name of the thread.
+        work: whose result or exception the future gets.
+    """
+    future: Future[Result] = Future()
+
+    def run() -> None:
+        try:
+            future.set_result(work())
+        except BaseException as error:  # for whoever waits
+            future.set_exception(error)
+
+    threading.Thread(target=run, name=what, daemon=True).start()
+    return future
 
 
 def within(seconds: float, what: str, work: Callable[[], Result]) -> Result:
@@ -23,21 +46,9 @@ def within(seconds: float, what: str, work: Callable[[], Result]) -> Result:
         work: whose result or exception is passed on.
 
     Raises:
-        InfrastructureError: it did not end in time. It may still hold a device: nothing should be begun on that.
+        UnendedError: it did not end in time.
     """
-    outcome: queue.SimpleQueue[tuple[Result | None, BaseException | None]] = queue.SimpleQueue()
-
-    def run() -> None:
-        try:
-            outcome.put((work(), None))
-        except BaseException as error:  # for the caller, whatever it is
-            outcome.put((None, error))
-
-    threading.Thread(target=run, name=what, daemon=True).start()
-    try:
-        result, error = outcome.get(timeout=seconds)
-    except queue.Empty:
-        raise InfrastructureError(f"{what} did not end within {seconds:g} s") from None
-    if error is not None:
-        raise error
-    return result  # type: ignore[return-value]  # there is one where there is no error
+    future = in_background(what, work)
+    if not wait([future], seconds).done:
+        raise UnendedError(f"{what} did not end within {seconds:g} s")
+    return future.result()

@@ -19,7 +19,7 @@ from rstar_model.convert import CHECKPOINT_FILE
 from rstar_model.policy import Policy
 from rstar_model.weights import Canary, WeightManifest, model_tensors, storage_dtype, write_weights
 from rstar_protos.errors import UserInputError
-from rstar_trainer.bounded import within
+from rstar_trainer.bounded import UnendedError, within
 from rstar_trainer.canary import sing_canary
 from rstar_trainer.host_copy import host_copy
 from rstar_trainer.loss_pass import LossPass, plan_updates
@@ -174,15 +174,17 @@ class TorchLearner:
         """See `Learner`.
 
         Raises:
-            InfrastructureError: an engine has stopped in the midst of it, and left this process waiting.
+            UnendedError: an engine has stopped in the midst of it, and left this process waiting.
         """
         if self._sender is None:
             self._sender = self._new_sender()
         canary = sing_canary(self.policy, self._canary_ids) if self._canary_ids else None
-        manifest: WeightManifest = within(
-            target.seconds, "sending weights", functools.partial(self._send, target, version, canary)
-        )
-        return manifest
+        send = functools.partial(self._send, target, version, canary)
+        try:
+            return within(target.seconds, "sending weights", send)
+        except UnendedError:
+            self._sender = None  # those that it met do not answer: it cannot take leave of them
+            raise
 
     def _send(self, target: TransferTarget, version: int, canary: Canary | None) -> WeightManifest:
         self._sender.meet(target, version)

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import socket
 from collections.abc import Callable, Mapping
-from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
+from concurrent.futures import FIRST_EXCEPTION, wait
+from functools import partial
 from typing import Any, Self
 
 import torch
@@ -18,6 +19,8 @@ from vllm.distributed.weight_transfer.base import VLLMWeightSyncClient, WeightSo
 from vllm.distributed.weight_transfer.nccl_common import NCCLWeightTransferInitInfo, worker_init_payload
 from vllm.distributed.weight_transfer.nccl_engine import NCCLTrainerInitInfo, NCCLTrainerWeightTransferEngine
 from vllm.utils.nccl import unpinned_nccl_env
+
+from rstar_trainer.bounded import in_background
 
 __all__ = ["HeldPortSender", "meet_workers"]
 
@@ -92,14 +95,11 @@ def meet_workers(
         place: Mapping[str, Any] = {"store_timeout": seconds, "listen_socket": listener}
         return finish(StatelessProcessGroup.create(address, port, 0, ranks, **place))
 
-    executor = ThreadPoolExecutor(2)
-    try:
-        sides = [executor.submit(tell, address, port), executor.submit(meet)]
-        for done in wait(sides, return_when=FIRST_EXCEPTION).done:
-            done.result()
-        return sides[1].result()
-    finally:
-        executor.shutdown(wait=False)
+    # Either may hang in NCCL when the other side is gone.
+    sides = [in_background("workers to meet", partial(tell, address, port)), in_background("sender to meet", meet)]
+    for done in wait(sides, return_when=FIRST_EXCEPTION).done:
+        done.result()
+    return sides[1].result()
 
 
 def _communicator(group: StatelessProcessGroup) -> PyNcclCommunicator:

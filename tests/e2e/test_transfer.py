@@ -92,7 +92,7 @@ def test_a_service_started_for_something_else_is_refused_before_anything_is_gene
     (error,) = trainer.errors
     assert "engine.transfer: 'shared_memory'" in error
     assert "--transfer-backend rstar_shared_memory" in error
-    assert not trainer.run.folder.exists()  # a mended recipe can use it
+    assert not (trainer.run.folder / "run.json").exists()  # a mended recipe can use the folder
 
 
 def test_no_process_is_left_behind(finished):

@@ -3,11 +3,13 @@
 - no Python file is longer than 600 lines (one concept per file; aim for under 400);
 - each `noqa` and `type: ignore` names its code, and in what is shipped a reason stands after it or as a comment
   above it; one comment may serve ignores on lines that follow each other. Codes that say the reason themselves
-  need no other: a library without types, an import that has to come later.
+  need no other: a library without types, an import that has to come later;
+- what a `UserInputError` says is accepted completes "accepted: ...": a noun phrase, never a sentence or an order.
 """
 
 from __future__ import annotations
 
+import ast
 import re
 import subprocess
 import sys
@@ -22,6 +24,18 @@ _IGNORE = re.compile(r"#\s*(noqa|type:\s*ignore)\b(?P<rest>.*)$")
 _CODE = re.compile(r"^(:\s*[A-Z]+\d+\b(,\s*[A-Z]+\d+\b)*|\[[\w, -]+\])")
 _PLAIN_CODES = ("[import-untyped]", ": E402")
 _REASON = re.compile(r"^[\s#-]+\w")
+_ACCEPTED = 2  # the position of that argument
+_SENTENCE = re.compile(
+    r"^(give|name|use|install|check|choose|set|add|pip|it|they|this|should|must|known|expected)\b"
+    r"|\b(must|should) (be|hold|not)\b"
+)
+# Their owners have yet to bring these in line.
+_OTHER_GRAMMAR = (
+    "packages/rstar-rollout/src/rstar_rollout/engines/vllm_engine.py",
+    "packages/rstar-sandbox/src/rstar_sandbox/bench/",
+    "packages/rstar-sandbox/src/rstar_sandbox/service.py",
+    "packages/rstar-trainer/src/rstar_trainer/recipe/",
+)
 
 
 def broken_rules(path: str, text: str) -> Iterator[str]:
@@ -47,6 +61,30 @@ def broken_rules(path: str, text: str) -> Iterator[str]:
             yield f"{path}:{number}: give the reason of this ignore, after it or as a comment above"
 
 
+def accepted_as_sentences(path: str, text: str) -> Iterator[str]:
+    """Yield one line for each `UserInputError` whose third argument, as far as it is written out, is no noun phrase."""
+    if "UserInputError(" not in text or path.startswith(_OTHER_GRAMMAR):
+        return
+    for node in ast.walk(ast.parse(text)):
+        if (
+            isinstance(node, ast.Call)
+            and getattr(node.func, "id", "") == "UserInputError"
+            and len(node.args) > _ACCEPTED
+        ):
+            said = _beginning(node.args[_ACCEPTED])
+            if _SENTENCE.search(said):
+                yield f'{path}:{node.lineno}: "accepted: {said}" should go on with a noun phrase'
+
+
+def _beginning(node: ast.expr) -> str:
+    """The text that an expression begins with, as far as it is written out."""
+    if isinstance(node, ast.JoinedStr) and node.values:
+        return _beginning(node.values[0])
+    if isinstance(node, ast.BinOp):
+        return _beginning(node.left)
+    return node.value if isinstance(node, ast.Constant) and isinstance(node.value, str) else ""
+
+
 def tracked_python_files(root: Path) -> list[str]:
     """Python files that git knows or would add, generated ones left out."""
     listing = subprocess.run(
@@ -61,11 +99,9 @@ def tracked_python_files(root: Path) -> list[str]:
 
 def main() -> int:
     """Print what is broken; the exit status is 1 if anything is."""
-    found = [
-        line
-        for name in tracked_python_files(ROOT)
-        for line in broken_rules(name, (ROOT / name).read_text(encoding="utf-8"))
-    ]
+    texts = {name: (ROOT / name).read_text(encoding="utf-8") for name in tracked_python_files(ROOT)}
+    found = [line for name, text in texts.items() for line in broken_rules(name, text)]
+    found += [line for name, text in texts.items() if "/src/" in name for line in accepted_as_sentences(name, text)]
     print("\n".join(found) if found else "house rules: kept")
     return 1 if found else 0
 

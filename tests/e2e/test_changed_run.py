@@ -62,4 +62,4 @@ def test_accepted_change_is_in_the_log_and_the_run_goes_on(copied):
 def test_unknown_kind_is_refused(copied):
     done = copied.command(*TRAINER, "resume", "run", "--accept", "everything")
     assert done.returncode == 2
-    assert done.stderr.strip() == "error: --accept: 'everything' is not usable; should be data, recipe or packages"
+    assert done.stderr.strip() == "error: --accept: 'everything' is not usable; accepted: data, recipe or packages"

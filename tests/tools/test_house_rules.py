@@ -1,7 +1,7 @@
 """Rules that no linter knows."""
 
 import pytest
-from house_rules import MOST_LINES, broken_rules
+from house_rules import MOST_LINES, accepted_as_sentences, broken_rules
 
 
 def test_a_file_at_the_limit_is_kept_and_one_line_more_is_not() -> None:
@@ -48,3 +48,13 @@ def test_a_test_need_not_give_the_reason_but_the_code() -> None:
 @pytest.mark.parametrize("comment", ["# no" + "qa: E402", "# type: " + "ignore[import-untyped]"])
 def test_a_code_that_says_its_reason_needs_no_other(comment: str) -> None:
     assert not list(broken_rules("a.py", f"import a  {comment}\n"))
+
+
+@pytest.mark.parametrize("accepted", ['"give a number"', 'f"should be {x}"', '"must be " + x', '"name a file"'])
+def test_an_order_or_a_sentence_is_not_what_is_accepted(accepted: str) -> None:
+    assert list(accepted_as_sentences("a.py", f'raise UserInputError("n", 0, {accepted})\n'))
+
+
+@pytest.mark.parametrize("accepted", ['"a number above 0"', 'f"one of {x}"', '"at least 1"', "x", 'f"{x} or less"'])
+def test_a_noun_phrase_is(accepted: str) -> None:
+    assert not list(accepted_as_sentences("a.py", f'raise UserInputError("n", 0, {accepted})\n'))

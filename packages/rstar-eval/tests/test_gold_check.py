@@ -31,7 +31,7 @@ async def test_the_first_unusable_answer_is_named_with_place_value_reason_and_wh
     with pytest.raises(UnusableGoldError) as caught:
         await check_golds(reward, numbered("4", "((", "1/2", " ", "(("))
     text = str(caught.value)
-    assert text.startswith("gold answer of f.jsonl, line 2, id p2: '((' is not usable; ")
+    assert text.startswith("gold answer of f.jsonl, line 2, id p2: '((' is not usable; accepted: ")
     assert "such as 42" in text
     assert text.endswith("(2 more like it)")
 

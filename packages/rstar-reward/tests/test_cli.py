@@ -54,10 +54,10 @@ def test_the_file_that_is_read_is_not_written_over(tmp_path: Path) -> None:
     [
         ("nonsense", "in.jsonl:1: "),
         ('{"id": 1, "gold": "4", "response": "x"}\n{"gold": "2"}', "2: `id` is missing"),
-        ('{"id": 1, "gold": 4.5, "response": "x"}', "1: gold: 4.5 is not usable; give a string or a whole number"),
+        ('{"id": 1, "gold": 4.5, "response": "x"}', "1: gold: 4.5 is not usable; accepted: a string or a whole number"),
         ('{"id": 1, "gold": "4", "resp": "x"}', "1: a line needs one of response, segments, turns; none is given"),
         ('{"id": 1, "gold": "4", "response": "x", "turns": []}', "response and turns are given"),
-        ('{"id": 1, "gold": "4", "response": 4}', "1: response: 4 is not usable; give a string"),
+        ('{"id": 1, "gold": "4", "response": 4}', "1: response: 4 is not usable; accepted: a string"),
         ('{"id": 1, "gold": "4", "turns": [1]}', "1: turns.0.kind"),
         ('{"id": 1, "gold": "4", "response": "x", "end_reason": "asleep"}', "end_reason"),
         ('{"id": 1, "gold": "4", "response": "x", "verifier": "chess"}', "verifier"),

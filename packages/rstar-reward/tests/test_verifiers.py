@@ -18,5 +18,5 @@ def test_a_plugin_is_found_by_its_entry_point(plugin: None) -> None:
 
 
 def test_a_plugin_that_is_no_verifier_is_refused(plugin: None) -> None:
-    with pytest.raises(UserInputError, match="must make a Verifier"):
+    with pytest.raises(UserInputError, match="that makes a Verifier"):
         load_verifier("broken")

@@ -167,7 +167,7 @@ def test_kill_9_during_a_write_loses_at_most_that_checkpoint(tmp_path: Path, ste
 def test_a_damaged_checkpoint_is_an_error_in_one_line(tmp_path: Path, content: str) -> None:
     folder = write(tmp_path, RunState())
     (folder / "state.json").write_text(content)
-    with pytest.raises(UserInputError, match="cannot be read"):
+    with pytest.raises(UserInputError, match="can be read"):
         read_checkpoint(folder)
 
 
@@ -192,7 +192,7 @@ def test_files_of_several_ranks_are_all_part_of_it(tmp_path: Path) -> None:
     folder = begin_checkpoint(tmp_path, RunState(), IDENTITY, Ranks(), 1)()
     assert json.loads((folder / "state.json").read_text())["files"] == {"ranks/0.pt": 1, "ranks/1.pt": 2}
     (folder / "ranks" / "1.pt").unlink()
-    with pytest.raises(UserInputError, match="cannot be read"):
+    with pytest.raises(UserInputError, match="can be read"):
         read_checkpoint(folder)
 
 

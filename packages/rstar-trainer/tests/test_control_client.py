@@ -91,7 +91,7 @@ def test_a_folder_without_a_run_is_an_input_error(tmp_path: Path) -> None:
 
 def test_a_run_that_ended_is_an_input_error(tmp_path: Path) -> None:
     new_folder(tmp_path)
-    with pytest.raises(UserInputError, match="no trainer is at work"):
+    with pytest.raises(UserInputError, match="a run that a trainer is at work in"):
         request_stop(tmp_path)
 
 

@@ -47,7 +47,7 @@ def read_rows(path: Path, field: str, *, parse_number: Callable[[str], Any] | No
         where = f"{path}:{number}"
         values = parse_line(line, where, parse_number=parse_number)
         if not isinstance(values, dict):
-            raise UserInputError(where, line.decode().strip()[:60], "every line should be one JSON object")
+            raise UserInputError(where, line.decode().strip()[:60], "one JSON object a line")
         yield JsonRow(number, where, values)
 
 
@@ -73,7 +73,7 @@ def check_other_file(source: Path, target: Path, field: str) -> None:
         UserInputError: both are one file.
     """
     if source.exists() and target.exists() and source.samefile(target):
-        raise UserInputError(field, str(target), "it is the file that is read; give another")
+        raise UserInputError(field, str(target), "another file than the one that is read")
 
 
 def read_lines(path: Path, field: str) -> Iterator[tuple[int, bytes]]:
@@ -89,7 +89,7 @@ def read_lines(path: Path, field: str) -> Iterator[tuple[int, bytes]]:
                 if text.strip():
                     yield number, text
     except OSError as error:
-        raise UserInputError(field, str(path), f"it cannot be read ({error.strerror})") from error
+        raise UserInputError(field, str(path), f"a file that can be read ({error.strerror})") from error
 
 
 def parse_line(line: bytes, where: str, *, parse_number: Callable[[str], Any] | None = None) -> Any:
@@ -116,4 +116,4 @@ def parse_line(line: bytes, where: str, *, parse_number: Callable[[str], Any] | 
     except ValueError as error:  # Python refuses integers of more than 4300 digits
         problem = str(error)
     shown = line[:60].decode("utf-8", "replace").strip()
-    raise UserInputError(where, shown, f"every line should be one JSON object ({problem})")
+    raise UserInputError(where, shown, f"one JSON object a line ({problem})")

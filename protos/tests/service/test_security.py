@@ -21,7 +21,7 @@ def test_the_token_is_the_first_line(tmp_path: Path) -> None:
 def test_a_file_without_a_usable_token_is_refused(tmp_path: Path, content: str) -> None:
     path = tmp_path / "token"
     path.write_text(content, encoding="utf-8")
-    with pytest.raises(UserInputError, match="first line must be the token"):
+    with pytest.raises(UserInputError, match="first line is the token"):
         read_token(path)
 
 

@@ -20,7 +20,7 @@ def test_a_metrics_port_that_is_taken_is_refused_before_anything_listens(tmp_pat
         taken.listen()
         port = taken.getsockname()[1]
         settings = ServeSettings(listen=f"unix:{tmp_path}/socket", metrics_port=port)
-        with pytest.raises(UserInputError, match=f"^--metrics-port: {port}"):
+        with pytest.raises(UserInputError, match=rf"^--metrics-port: {port}"):
             asyncio.run(serve(settings, "echo", made.append, [sampling_pb2.DESCRIPTOR]))
     assert made == []  # no servicer, which for a rollout service would be its weights
 
@@ -30,7 +30,7 @@ def test_the_metrics_port_is_free_again_when_the_service_cannot_start(tmp_path: 
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
     settings = ServeSettings(listen=f"unix:{tmp_path}/absent/socket", metrics_port=port)
-    with pytest.raises(UserInputError, match="^--listen: "):
+    with pytest.raises(UserInputError, match=r"^--listen: "):
         asyncio.run(serve(settings, "echo", lambda server: None, [sampling_pb2.DESCRIPTOR]))
     with socket.socket() as again:
         again.bind(("127.0.0.1", port))

@@ -17,7 +17,7 @@ from rstar_eval.run import EvaluationRun
 from rstar_eval.services import NO_SANDBOX, ServiceChoice
 from rstar_eval.settings import EvalSettings
 from rstar_eval.table import report_table, tag_table, warnings
-from rstar_protos.cli import run as run_cli
+from rstar_protos.cli import run_typer
 from rstar_protos.errors import InfrastructureError, UserInputError
 from rstar_protos.service import EMBEDDED, ClientSecurity, read_token
 
@@ -31,6 +31,15 @@ app = typer.Typer(
 )
 
 _DEFAULTS = EvalSettings()
+# Settings by the options that set them, for errors.
+_OPTIONS = {
+    **{name: f"--{name.replace('_', '-')}" for name in ("problems", "samples", "temperature", "top_p", "max_turns")},
+    **{name: f"--{name.replace('_', '-')}" for name in ("max_response_tokens", "seed", "limit", "chat_format")},
+    "tool_wall_seconds": "--tool-seconds",
+    "model": "--model",
+    "model folder": "--model",
+    "evaluation": "FOLDERS",
+}
 
 
 @app.command()
@@ -47,7 +56,12 @@ def run(
         int, typer.Option(help="Tokens after the prompt, tool results included.")
     ] = _DEFAULTS.max_response_tokens,
     tools: Annotated[bool, typer.Option("--tools/--no-tools", help="Whether the policy may call tools.")] = True,
-    tool_seconds: Annotated[float, typer.Option(help="Limit of one tool call; 0: the sandbox's.")] = 0.0,
+    tool_seconds: Annotated[
+        float,
+        typer.Option(
+            help="Limit of one tool call; 0: the sandbox's, which is also the most it gives (600 by default)."
+        ),
+    ] = 0.0,
     seed: Annotated[int, typer.Option(help="Of sampling and bootstrap.")] = _DEFAULTS.seed,
     limit: Annotated[int | None, typer.Option(help="Read the first N problems of each file only.")] = None,
     tag_field: Annotated[list[str] | None, typer.Option(help="Column to report apart; may be repeated.")] = None,
@@ -118,7 +132,7 @@ def report(
 
 def main() -> None:
     """Entry point of `rstar-eval`."""
-    run_cli(app)
+    run_typer(app, _OPTIONS)
 
 
 def _show(reports: list[Report], console: Console, *, tags: bool) -> None:
@@ -136,7 +150,7 @@ def _model_folder(model: str) -> Path:
     if folder.is_dir():
         return folder
     if folder.exists() or "/" in model:
-        raise UserInputError("--model", model, "name a Hugging Face folder, or smollm2-135m")
+        raise UserInputError("--model", model, "a Hugging Face folder, or smollm2-135m")
     from rstar_model.fetch import fetch  # needs torch to convert weights, and a network
 
     return Path(fetch(model).path)

@@ -70,7 +70,7 @@ class Description:
                 tuple(values["files"]),
             )
         except OSError:
-            raise UserInputError("evaluation", str(folder), "name a folder written by rstar-eval run") from None
+            raise UserInputError("evaluation", str(folder), "a folder written by rstar-eval run") from None
         except (ValueError, KeyError, TypeError) as error:
             raise UserInputError.message(f"{path}: not the description of an evaluation ({error!r})") from None
 
@@ -100,6 +100,6 @@ def merge_problems(parts: Sequence[Sequence[EvalProblem]]) -> list[EvalProblem]:
     merged: dict[str, EvalProblem] = {}
     for problem in (item for part in parts for item in part):
         if problem.problem_id in merged:
-            raise UserInputError("problems", problem.problem_id, "two files use this id; give each problem its own")
+            raise UserInputError("problems", problem.problem_id, "an id that is not in another file too")
         merged[problem.problem_id] = problem
     return list(merged.values())

@@ -226,11 +226,11 @@ def _scorer(reward: AnswerScorer | grpc.aio.Channel, settings: EvalSettings) -> 
 
 def _check(problems: Sequence[EvalProblem]) -> None:
     if not problems:
-        raise UserInputError("problems", 0, "give at least one problem")
+        raise UserInputError("problems", 0, "at least one problem")
     seen: set[str] = set()
     for problem in problems:
         if problem.problem_id in seen:
-            raise UserInputError("problem_id", problem.problem_id, "give every problem an id of its own")
+            raise UserInputError("problem_id", problem.problem_id, "an id of its own for every problem")
         seen.add(problem.problem_id)
 
 

@@ -19,7 +19,7 @@ __all__ = ["UnusableGoldError", "check_golds"]
 
 _GOLDS_PER_CALL = 500
 _SHOWN_CHARACTERS = 60
-_MATHEMATICAL = r"give a number or a mathematical answer in LaTeX or plain text, such as 42, 3/4 or \frac{\sqrt{2}}{2}"
+_MATHEMATICAL = r"a number or a mathematical answer in LaTeX or plain text, such as 42, 3/4 or \frac{\sqrt{2}}{2}"
 
 
 class UnusableGoldError(UserInputError):
@@ -64,8 +64,8 @@ async def check_golds(
     if unusable:
         first, more = unusable[0], len(unusable) - 1
         place = f"{first.where}, id {first.problem_id}" if first.where else f"id {first.problem_id}"
-        accepted = _MATHEMATICAL if verifier in ("", "math") else f'give what the verifier "{verifier}" takes'
-        told = f"{reasons[first.answer]}; {accepted}" + (f" ({more} more like it)" if more else "")
+        accepted = _MATHEMATICAL if verifier in ("", "math") else f'what the verifier "{verifier}" takes'
+        told = f"{accepted} ({reasons[first.answer]})" + (f" ({more} more like it)" if more else "")
         raise UnusableGoldError(f"gold answer of {place}", _short(first.answer), told)
 
 

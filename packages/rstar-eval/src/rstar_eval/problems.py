@@ -72,17 +72,17 @@ def load_problems(path: str | Path, *, tag_fields: Sequence[str] = (), limit: in
         UserInputError: for a missing or unreadable file and for the first bad row, naming file, line and field.
     """
     if limit is not None and limit < 1:
-        raise UserInputError("limit", limit, "give at least 1")
+        raise UserInputError("limit", limit, "a whole number from 1")
     file = Path(path)
     if not file.is_file():
-        raise UserInputError("problems", str(file), "name an existing .jsonl or .parquet file")
+        raise UserInputError("problems", str(file), "an existing .jsonl or .parquet file")
     suffix = file.suffix.lower()
     if suffix in (".jsonl", ".json", ".ndjson"):
         rows: Iterator[_Row] = read_rows(file, "problems", parse_number=_Number)
     elif suffix in (".parquet", ".pq"):
         rows = _parquet_rows(file)
     else:
-        raise UserInputError("problems", str(file), "name a file ending in .jsonl or .parquet")
+        raise UserInputError("problems", str(file), "a file ending in .jsonl or .parquet")
     problems: list[EvalProblem] = []
     seen: dict[str, str] = {}
     for number, where, row in rows:
@@ -97,7 +97,7 @@ def load_problems(path: str | Path, *, tag_fields: Sequence[str] = (), limit: in
         if len(problems) == limit:
             break
     if not problems:
-        raise UserInputError("problems", str(file), "name a file with at least one problem")
+        raise UserInputError("problems", str(file), "a file with at least one problem")
     return problems
 
 
@@ -114,7 +114,7 @@ def _parquet_rows(file: Path) -> Iterator[_Row]:
                     yield number, f"{file}:{number}", row
     except (pa.ArrowException, OSError) as error:
         first_line = str(error).split("\n", 1)[0]
-        raise UserInputError("problems", str(file), f"name a readable parquet file ({first_line})") from None
+        raise UserInputError("problems", str(file), f"a readable parquet file ({first_line})") from None
 
 
 def _problem(row: Mapping[str, Any], where: str, *, default_id: str, tag_fields: Sequence[str]) -> EvalProblem:
@@ -258,4 +258,4 @@ def _shown(value: Any) -> str:
 
 
 def _bad(where: str, field: str, value: str, accepted: str) -> UserInputError:
-    return UserInputError.message(f"{where}: field {field}: {value}; expected {accepted}")
+    return UserInputError.message(f"{where}: field {field}: {value}; accepted: {accepted}")

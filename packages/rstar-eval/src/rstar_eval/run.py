@@ -58,7 +58,7 @@ class EvaluationRun:
             InfrastructureError: a service stayed away; calling again continues.
         """
         if self._folder.exists() and not self._folder.is_dir():
-            raise UserInputError("--out", str(self._folder), "name a folder")
+            raise UserInputError("--out", str(self._folder), "a folder")
         try:
             console.print("starting services", highlight=False)
             async with EvalServices(self._choice, self._folder / "logs") as services:

@@ -140,13 +140,13 @@ class SampleRecord:
         """
         for name, kinds in _STORED.items():
             if name not in values:
-                raise UserInputError(name, "missing", "expected a line written by an evaluation")
+                raise UserInputError(name, "missing", "a line written by an evaluation")
             value = values[name]
             if not isinstance(value, kinds) or (isinstance(value, bool) and bool not in kinds):
-                raise UserInputError(name, value, "expected a line written by an evaluation")
+                raise UserInputError(name, value, "a line written by an evaluation")
         for name in values:
             if name not in _STORED:
-                raise UserInputError(name, values[name], "expected no such field in a line of an evaluation")
+                raise UserInputError(name, values[name], "no such field in a line of an evaluation")
         return cls(**{**values, "tags": tuple(values["tags"]), "segments": tuple(values["segments"])})
 
 

@@ -116,7 +116,7 @@ def read_samples(path: Path) -> list[SampleRecord]:
         UserInputError: for a missing file, or naming the line and field of a damaged one.
     """
     if not path.is_file():
-        raise UserInputError("samples", str(path), "name a samples.jsonl written by an evaluation")
+        raise UserInputError("samples", str(path), "a samples.jsonl written by an evaluation")
     return list({record.key: record for record in _read(path)[0]}.values())
 
 
@@ -138,7 +138,7 @@ def _record(raw: bytes, where: str) -> SampleRecord:
     try:
         values = json.loads(raw)
         if not isinstance(values, dict):
-            raise UserInputError("line", type(values).__name__, "expected one JSON object")
+            raise UserInputError("line", type(values).__name__, "one JSON object")
         return SampleRecord.from_json_dict(values)
     except (ValueError, RecursionError) as error:
         raise UserInputError.message(f"{where}: not a line of an evaluation ({error})") from None

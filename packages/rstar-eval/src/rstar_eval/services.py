@@ -12,7 +12,7 @@ from pathlib import Path
 
 import grpc.aio
 
-from rstar_protos.errors import UserInputError
+from rstar_protos.errors import UserInputError, known_as
 from rstar_protos.service import EMBEDDED, ClientSecurity, EmbeddedGroup
 
 __all__ = ["NO_SANDBOX", "EvalServices", "ServiceChoice"]
@@ -39,7 +39,7 @@ class ServiceChoice:
     def __post_init__(self) -> None:
         if self.rollout != EMBEDDED and self.sandbox not in (EMBEDDED, NO_SANDBOX):
             raise UserInputError(
-                "--sandbox", self.sandbox, "the rollout service given with --rollout has a sandbox of its own"
+                "--sandbox", self.sandbox, "nothing: the service given with --rollout has a sandbox of its own"
             )
 
 
@@ -67,8 +67,10 @@ class EvalServices:
                 more = ("--sandbox", sandbox, *self._sandbox_credentials())
                 rollout = self._endpoint("rollout", EMBEDDED, "rstar_rollout", *choice.rollout_arguments, *more)
             await self._group.start()
-            self.reward = self._open(reward, choice.reward)
-            self.rollout = self._open(rollout, choice.rollout)
+            with known_as({"endpoint": "--reward"}):
+                self.reward = self._open(reward, choice.reward)
+            with known_as({"endpoint": "--rollout"}):
+                self.rollout = self._open(rollout, choice.rollout)
         except BaseException:
             await self._group.close()
             raise
@@ -89,9 +91,8 @@ class EvalServices:
         if endpoint != EMBEDDED:
             return endpoint
         if find_spec(module) is None:
-            raise UserInputError(
-                f"--{name}", endpoint, f"install rstar-eval[embedded], or give the endpoint of a running {name} service"
-            )
+            accepted = f"the endpoint of a running {name} service, or {endpoint} with rstar-eval[embedded] installed"
+            raise UserInputError(f"--{name}", endpoint, accepted)
         return self._group.add(name, [module, "serve", *arguments])
 
     def _sandbox_credentials(self) -> list[str]:

@@ -63,16 +63,16 @@ class EvalSettings:
         for name in ("retries", "tool_memory_bytes", "tool_wall_seconds", "outage_patience_seconds"):
             _at_least(name, getattr(self, name), 0)
         if not 0 <= self.temperature <= 100:
-            raise UserInputError("temperature", self.temperature, "give a number from 0 to 100")
+            raise UserInputError("temperature", self.temperature, "a number from 0 to 100")
         if not 0 < self.top_p <= 1:
-            raise UserInputError("top_p", self.top_p, "give a number above 0 and up to 1")
+            raise UserInputError("top_p", self.top_p, "a number above 0, at most 1")
         if not self.score_timeout_seconds > 0:
-            raise UserInputError("score_timeout_seconds", self.score_timeout_seconds, "give seconds above 0")
+            raise UserInputError("score_timeout_seconds", self.score_timeout_seconds, "seconds above 0")
         if self.samples > 1 and self.temperature == 0:
             raise UserInputError(
                 "samples",
                 self.samples,
-                "at temperature 0 all samples of a problem are the same one: give samples 1 or a temperature above 0",
+                "1 at temperature 0, where all samples of a problem are the same one",
             )
 
     @property
@@ -94,7 +94,7 @@ class EvalSettings:
         known = {field.name for field in fields(cls)}
         for name in values:
             if name not in known:
-                raise UserInputError("settings", name, f"known are {', '.join(sorted(known))}")
+                raise UserInputError("settings", name, f"one of {', '.join(sorted(known))}")
         return cls(**values)
 
     def sampling(self) -> SamplingSettings:
@@ -122,4 +122,4 @@ class EvalSettings:
 
 def _at_least(name: str, value: float, least: int) -> None:
     if not value >= least:
-        raise UserInputError(name, value, f"give at least {least}")
+        raise UserInputError(name, value, f"a whole number from {least}")

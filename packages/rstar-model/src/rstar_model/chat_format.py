@@ -112,7 +112,7 @@ class ChatFormat(BaseModel):
                 raise UserInputError("chat_format", str(name), "an existing TOML file")
             return cls._from_toml(path.read_text(encoding="utf-8"), str(name))
         if name not in cls.available():
-            raise UserInputError("chat_format", name, ", ".join(cls.available()) + ", or a .toml file")
+            raise UserInputError("chat_format", name, "one of " + ", ".join(cls.available()) + ", or a .toml file")
         shipped = resources.files("rstar_model") / "formats" / f"{name}.toml"
         return cls._from_toml(shipped.read_text(encoding="utf-8"), name)
 
@@ -131,7 +131,7 @@ class ChatFormat(BaseModel):
         except ValidationError as error:
             first = error.errors()[0]
             field = ".".join(str(part) for part in first["loc"])
-            raise UserInputError(f"chat_format {field}", source, first["msg"]) from error
+            raise UserInputError(f"chat_format {field}", source, f"a value that fits ({first['msg']})") from error
 
     def prompt_text(self, problem: str, tools: Sequence[ToolSpec] = (), template: ModelTemplate | None = None) -> str:
         """The prompt as text, up to and including the pre-filled start of the first assistant turn.

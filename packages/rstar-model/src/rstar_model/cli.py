@@ -9,7 +9,7 @@ from typing import Annotated, Optional
 
 import typer
 
-from rstar_protos.cli import run
+from rstar_protos.cli import run_typer
 from rstar_protos.errors import UserInputError
 
 __all__ = ["app", "main"]
@@ -116,7 +116,11 @@ def convert(
     try:
         from rstar_model.convert import convert as convert_policy
     except ImportError as error:
-        raise UserInputError("package", f"{error.name} not installed", "pip install 'rstar-model[torch]'") from error
+        raise UserInputError(
+            "package",
+            f"{error.name} not installed",
+            "an installed rstar-model[torch] (pip install 'rstar-model[torch]')",
+        ) from error
 
     manifest = convert_policy(source, target, base=base, dtype=dtype)
     typer.echo(f"{target} {manifest.dtype} {manifest.checksum}")
@@ -124,4 +128,10 @@ def convert(
 
 def main() -> None:
     """Entry point of the command."""
-    run(app)
+    run_typer(
+        app,
+        {
+            "model": "NAME", "model folder": "--model", "chat_format": "--chat-format", "dtype": "--dtype",
+            "source": "SOURCE", "target": "TARGET",
+        },
+    )

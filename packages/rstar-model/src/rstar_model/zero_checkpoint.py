@@ -134,7 +134,7 @@ def _deepspeed_converter() -> Any:
             get_fp32_state_dict_from_zero_checkpoint,
         )
     except ImportError as error:
-        wanted = "pip install deepspeed, whose shards the checkpoint is made of"
+        wanted = "an installed deepspeed, whose shards the checkpoint is made of (pip install deepspeed)"
         raise UserInputError("package", f"{error.name} not installed", wanted) from error
     return get_fp32_state_dict_from_zero_checkpoint
 

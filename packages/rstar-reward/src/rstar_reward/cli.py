@@ -12,7 +12,7 @@ import typer
 from rich.console import Console
 from rich.progress import Progress
 
-from rstar_protos import cli as rstar_cli
+from rstar_protos.cli import run_typer
 from rstar_protos.errors import UserInputError
 from rstar_protos.jsonl import check_other_file, format_line, read_rows
 from rstar_protos.reward.v1 import reward_pb2, reward_pb2_grpc
@@ -27,7 +27,12 @@ from rstar_reward.workers import PoolSettings, WorkerPool
 
 __all__ = ["app", "main"]
 
-app = typer.Typer(help="Judges the declared answers of rollouts.", no_args_is_help=True, add_completion=False)
+app = typer.Typer(
+    help="Judges the declared answers of rollouts.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+)
 
 # Where a line holds what the policy wrote.
 _RESPONSES = ("response", "segments", "turns")
@@ -37,7 +42,7 @@ _Workers = Annotated[int | None, typer.Option(help="Worker processes; default: o
 
 def main() -> None:
     """Runs the command line."""
-    rstar_cli.run(app)
+    run_typer(app, {"verifier": "--verifier"})
 
 
 @app.callback()
@@ -168,7 +173,7 @@ def _read_rows(path: Path) -> Iterator[dict[str, Any]]:
         if "id" not in row:
             raise UserInputError.message(f"{where}: `id` is missing; a line needs `id`, `gold` and `response`")
         if isinstance(row.get("gold"), bool) or not isinstance(row.get("gold"), str | int):
-            raise UserInputError(f"{where}: gold", row.get("gold"), "give a string or a whole number")
+            raise UserInputError(f"{where}: gold", row.get("gold"), "a string or a whole number")
         given = [key for key in _RESPONSES if row.get(key) is not None]
         if len(given) != 1:
             problem = f"{' and '.join(given)} are given" if given else "none is given"
@@ -187,19 +192,19 @@ def _open_for_writing(path: Path) -> Any:
     try:
         return path.open("w", encoding="utf-8")
     except OSError as error:
-        raise UserInputError("OUT.jsonl", str(path), f"it cannot be written ({error.strerror})") from error
+        raise UserInputError("OUT.jsonl", str(path), f"a file that can be written ({error.strerror})") from error
 
 
 def _pool_settings(workers: int | None) -> PoolSettings:
     if workers is None:
         return PoolSettings()
     if not 1 <= workers <= 1024:
-        raise UserInputError("--workers", workers, "give a number from 1 to 1024")
+        raise UserInputError("--workers", workers, "a whole number from 1 to 1024")
     return PoolSettings(workers=workers)
 
 
 def _check_response(response: object, name: str, where: str) -> None:
-    accepted = "give a string" if name == "response" else "give a list of objects"
+    accepted = "a string" if name == "response" else "a list of objects"
     if not isinstance(response, str if name == "response" else list):
         raise UserInputError(f"{where}: {name}", response, accepted)
     try:

@@ -109,7 +109,7 @@ class RewardClient:
             request = _request(job)
             request.request_id = f"{prefix}/{job.job_id}"
             if request.request_id in waiting:
-                raise UserInputError("job_id", job.job_id, "give every job its own")
+                raise UserInputError("job_id", job.job_id, "an id of its own for every job")
             waiting[request.request_id] = request
         clock = asyncio.get_running_loop().time
         give_up, delay = clock() + self._patience, 0.05

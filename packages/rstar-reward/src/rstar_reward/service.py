@@ -141,5 +141,5 @@ def _fingerprint(request: reward_pb2.ScoreRequest) -> bytes:
 
 def _response_of(request: reward_pb2.ScoreRequest) -> Response:
     if request.segments and request.response:
-        raise UserInputError("segments", "...", "give segments or response, not both")
+        raise UserInputError("segments", "...", "segments or response, not both")
     return request.segments if request.segments else request.response

@@ -90,7 +90,7 @@ def _end_name(end_reason: object) -> str:
         name = "?"
     if name in _END_NUMBERS:
         return name
-    accepted = f"give one of {', '.join(reason.value for reason in EndReason)}, or nothing"
+    accepted = f"one of {', '.join(reason.value for reason in EndReason)}, or nothing"
     raise UserInputError("end_reason", end_reason, accepted)
 
 
@@ -158,10 +158,10 @@ def _read_segment(segment: object, index: int) -> tuple[SegmentKind, str]:
         name = {"assistant": "policy", "user": "prompt", "system": "prompt"}.get(raw.lower(), raw.lower())
         known = next((member for member in SegmentKind if member.value == name), None)
     if known is None:
-        accepted = f"give one of {', '.join(member.value for member in SegmentKind)}"
+        accepted = f"one of {', '.join(member.value for member in SegmentKind)}"
         raise UserInputError(f"segments.{index}.kind", raw, accepted)
     if not isinstance(text, str):
-        raise UserInputError(f"segments.{index}.text", text, "give a string")
+        raise UserInputError(f"segments.{index}.text", text, "a string")
     return known, text
 
 

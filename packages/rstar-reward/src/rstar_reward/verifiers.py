@@ -76,11 +76,11 @@ def load_verifier(name: str) -> Verifier:
     else:
         found = [point for point in entry_points(group=ENTRY_POINT_GROUP) if point.name == name]
         if not found:
-            raise UserInputError("verifier", name, f"give one of {', '.join(verifier_names())}")
+            raise UserInputError("verifier", name, f"one of {', '.join(verifier_names())}")
         factory = found[0].load()
     verifier = factory()
     if not isinstance(verifier, Verifier):
-        raise UserInputError("verifier", name, f"the entry point in {ENTRY_POINT_GROUP} must make a Verifier")
+        raise UserInputError("verifier", name, f"an entry point in {ENTRY_POINT_GROUP} that makes a Verifier")
     return verifier
 
 

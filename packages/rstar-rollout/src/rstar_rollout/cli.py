@@ -11,9 +11,10 @@ from typing import TYPE_CHECKING, Annotated, Optional
 
 import typer
 
-from rstar_protos.cli import run
+from rstar_protos.cli import run_typer
 from rstar_protos.service import ClientSecurity, read_token
 from rstar_rollout.cli_options import (
+    OPTION_NAMES,
     BatchOptions,
     ModelOptions,
     OptionalFloat,
@@ -204,4 +205,4 @@ def simulate(
 
 def main() -> None:
     """Entry point."""
-    run(app)
+    run_typer(app, OPTION_NAMES)

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from rstar_rollout.serving import EngineOptions
 
 __all__ = [
+    "OPTION_NAMES",
     "BatchOptions",
     "ModelOptions",
     "OptionalFloat",
@@ -144,7 +145,9 @@ class SamplingOptions:
     top_k: Annotated[int, typer.Option(help="Top-k sampling; 0: off.")] = 0
     seed: Annotated[int, typer.Option(help="Seed of the sampling noise.")] = 0
     max_turns: Annotated[int, typer.Option(help="Assistant turns of a rollout.")] = 10
-    tool_seconds: Annotated[float, typer.Option(help="Wall clock limit of a tool call, seconds.")] = 5.0
+    tool_seconds: Annotated[
+        float, typer.Option(help="Wall clock limit of a tool call, seconds; a sandbox gives at most 600 by default.")
+    ] = 5.0
 
     def settings(self) -> SamplingSettings:
         """The checked settings.
@@ -153,6 +156,17 @@ class SamplingOptions:
             UserInputError: a value out of range.
         """
         return SamplingSettings(self.temperature, self.top_p, self.top_k, self.seed)
+
+
+_GROUPS: tuple[type[Any], ...] = (ServiceOptions, ModelOptions, BatchOptions, SamplingOptions)
+
+OPTION_NAMES = {
+    **{option.name: f"--{option.name.replace('_', '-')}" for kind in _GROUPS for option in fields(kind)},
+    "model folder": "--model",
+    "max_response_tokens": "--max-response-tokens",
+    "limits.wall_seconds": "--tool-seconds",
+}
+"""Options by the names that errors of the settings behind them have."""
 
 
 def with_option_groups(command: Callable[..., None]) -> Callable[..., None]:

@@ -84,7 +84,9 @@ def check_partial(partial: Trajectory, problem_id: str, group_id: str, indices: 
         UserInputError: it ended by itself, or it is a rollout of something else.
     """
     if partial.end_reason is not EndReason.CANCELLED:
-        raise UserInputError("partial", f"{partial.trajectory_id} ended as {partial.end_reason.value}", "cancelled")
+        raise UserInputError(
+            "partial", f"{partial.trajectory_id} ended as {partial.end_reason.value}", "a rollout that was cancelled"
+        )
     if (partial.problem_id, partial.group_id) != (problem_id, group_id) or partial.sample_index not in indices:
         accepted = f"samples {indices.start} to {indices.stop - 1} of {problem_id} in {group_id}"
         raise UserInputError("partial", f"{partial.trajectory_id} of {partial.problem_id}", accepted)

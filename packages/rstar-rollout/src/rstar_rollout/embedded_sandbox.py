@@ -37,8 +37,8 @@ def sandbox_endpoint(given: str, slots: int = 0) -> Iterator[str | None]:
         raise UserInputError(
             "--sandbox",
             given,
-            "it needs the package rstar-sandbox (pip install 'rstar-rollout[embedded]'), or "
-            "give an endpoint, or none to go without tools",
+            "an endpoint, none to go without tools, or embedded with rstar-sandbox installed (pip install "
+            "'rstar-rollout[embedded]')",
         )
     command = [sys.executable, "-m", "rstar_sandbox", "serve"]
     service = EmbeddedService("sandbox", [*command, "--slots", str(slots)] if slots else command)

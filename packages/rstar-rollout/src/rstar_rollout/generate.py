@@ -71,7 +71,7 @@ async def generate(options: RolloutOptions, job: GenerateJob) -> None:
     """
     problems = read_problems(job.problems, job.samples)
     if job.out.exists() and not job.overwrite:
-        raise UserInputError("--out", str(job.out), "a file that does not exist yet, or add --overwrite")
+        raise UserInputError("--out", str(job.out), "a file that does not exist yet, or any with --overwrite")
     parts = RolloutParts(options)
     job.out.parent.mkdir(parents=True, exist_ok=True)
     job.out.write_text("", encoding="utf-8")

@@ -90,7 +90,7 @@ class RolloutLimits:
             raise UserInputError("max_turns", self.max_turns, "a whole number from 1")
         if self.max_response_tokens < 1 and self.max_total_tokens < 1:
             raise UserInputError(
-                "max_response_tokens", self.max_response_tokens, "at least 1, here or in max_total_tokens"
+                "max_response_tokens", self.max_response_tokens, "a whole number from 1, here or in max_total_tokens"
             )
 
     def remaining(self, prompt_tokens: int, response_tokens: int) -> int:

@@ -11,7 +11,7 @@ import grpc.aio
 from rstar_model.chat_format import ChatFormat
 from rstar_model.template_check import check_template
 from rstar_model.tokenizer import load_tokenizer
-from rstar_protos.errors import UserInputError
+from rstar_protos.errors import UserInputError, known_as
 from rstar_protos.rollout.v1 import rollout_pb2, rollout_pb2_grpc
 from rstar_protos.sampling.v1 import sampling_pb2, sampling_pb2_grpc
 from rstar_protos.service import ClientSecurity, ServeSettings, open_channel, serve
@@ -162,7 +162,8 @@ class RolloutParts:
         """Load the weights, connect to the sandbox."""
         options = self._options
         if options.sandbox is not None:
-            self._channel = open_channel(options.sandbox, options.sandbox_security)
+            with known_as({"endpoint": "--sandbox"}):
+                self._channel = open_channel(options.sandbox, options.sandbox_security)
         context = ToolContext(self._channel, options.tool_patience_seconds, options.tool_queue_seconds)
         executor = load_tools(self._tools, context) if self._tools else None
         await self.engine.start()

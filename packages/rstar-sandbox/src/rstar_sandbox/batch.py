@@ -16,14 +16,14 @@ from rstar_protos.jsonl import format_line, read_rows
 from rstar_protos.sandbox.v1 import sandbox_pb2
 from rstar_protos.service import EMBEDDED, ClientSecurity
 from rstar_sandbox.client import SandboxClient, execute_request
-from rstar_sandbox.limits import MIB, Limits
+from rstar_sandbox.limits import limits_given
 from rstar_sandbox.sandbox import Sandbox
 
 __all__ = ["read_programs", "run_batch"]
 
 _FIELDS = {"id": (str, int), "code": (str,), "stdin": (str,), "timeout_s": (int, float), "memory_mb": (int, float)}
 _STREAMS_THAT_MAY_BREAK = 5
-_MOST_MEMORY_MB = 2**30  # in bytes it still fits the contract's field
+_WORDS = {str: "a text", int: "a whole number", float: "a number"}
 
 
 def read_programs(path: Path) -> list[sandbox_pb2.ExecuteRequest]:
@@ -36,7 +36,7 @@ def read_programs(path: Path) -> list[sandbox_pb2.ExecuteRequest]:
     for _, where, row in read_rows(path, "programs"):
         request = _request(row, where)
         if request.request_id in requests:
-            raise UserInputError(f"{where}: id", request.request_id, "give each program its own")
+            raise UserInputError(f"{where}: id", request.request_id, "an id of its own for each program")
         requests[request.request_id] = request
     return list(requests.values())
 
@@ -56,7 +56,7 @@ def run_batch(
     try:
         file = results.open("w", encoding="utf-8")
     except OSError as error:
-        raise UserInputError("results", str(results), f"it cannot be written ({error.strerror})") from error
+        raise UserInputError("results", str(results), f"a file that can be written ({error.strerror})") from error
     with file:
         if endpoint != EMBEDDED:
             return asyncio.run(_run(requests, file, endpoint, security))
@@ -93,15 +93,12 @@ async def _run(
 
 def _request(data: dict[str, Any], where: str) -> sandbox_pb2.ExecuteRequest:
     _check_fields(data, where)
-    memory_mb = float(data.get("memory_mb") or 0)
-    if not 0 <= memory_mb <= _MOST_MEMORY_MB:
-        accepted = f"give at most {_MOST_MEMORY_MB}; 0 or nothing: the service's default"
-        raise UserInputError(f"{where}: memory_mb", data["memory_mb"], accepted)
-    limits = Limits(wall_seconds=float(data.get("timeout_s") or 0), memory_bytes=int(memory_mb * MIB))
-    try:
-        limits.checked()
-    except UserInputError as error:
-        raise UserInputError.message(f"{where}: {error}") from error
+    limits = limits_given(
+        data.get("timeout_s") or 0,
+        data.get("memory_mb") or 0,
+        seconds_field=f"{where}: timeout_s",
+        memory_field=f"{where}: memory_mb",
+    )
     return execute_request(data["code"], data.get("stdin") or "", limits, request_id=str(data["id"]))
 
 
@@ -112,6 +109,6 @@ def _check_fields(data: dict[str, Any], where: str) -> None:
     for name, value in data.items():
         accepted: Iterable[type] = _FIELDS.get(name, ())
         if not accepted:
-            raise UserInputError(f"{where}: field", name, f"give {', '.join(_FIELDS)}")
+            raise UserInputError(f"{where}: field", name, f"one of {', '.join(_FIELDS)}")
         if value is not None and (isinstance(value, bool) or not isinstance(value, tuple(accepted))):
-            raise UserInputError(f"{where}: {name}", value, f"give {' or '.join(kind.__name__ for kind in accepted)}")
+            raise UserInputError(f"{where}: {name}", value, " or ".join(_WORDS[kind] for kind in accepted))

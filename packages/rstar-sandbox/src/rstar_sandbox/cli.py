@@ -6,14 +6,15 @@ import asyncio
 import contextlib
 import json
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
-from rstar_protos.cli import run
+from rstar_protos.cli import run_typer
 from rstar_protos.errors import UserInputError
-from rstar_sandbox.limits import DEFAULT_LIMITS, MIB, Limits
+from rstar_sandbox.limits import DEFAULT_LIMITS, MIB, MOST_LIMITS, Limits, limits_given
 from rstar_sandbox.settings import SandboxSettings
 
 if TYPE_CHECKING:  # these load gRPC, and a zygote is started before that
@@ -36,8 +37,15 @@ app = typer.Typer(
 Endpoint = Annotated[
     str, typer.Option("--endpoint", help="A running service; embedded: start one that ends with this command.")
 ]
-Timeout = Annotated[float, typer.Option("--timeout", help="Wall clock limit of a program, seconds; 0: the default.")]
-Memory = Annotated[float, typer.Option("--memory-mb", help="Memory limit of a program, MiB; 0: the default.")]
+_MOST_SECONDS = f"at most {MOST_LIMITS.wall_seconds:g}, and more is lowered to that"
+_MOST_MEMORY = f"at most {MOST_LIMITS.memory_bytes // MIB}, and more is lowered to that"
+Timeout = Annotated[
+    float,
+    typer.Option("--timeout", help=f"Wall clock limit of a program, seconds; 0: the default; {_MOST_SECONDS}."),
+]
+Memory = Annotated[
+    float, typer.Option("--memory-mb", help=f"Memory limit of a program, MiB; 0: the default; {_MOST_MEMORY}.")
+]
 Tls = Annotated[Path | None, typer.Option(help="PEM file.")]
 TokenFile = Annotated[Path | None, typer.Option("--token-file", help="File that holds the bearer token.")]
 
@@ -72,11 +80,11 @@ def serve(
         ),
     ] = None,
     default_timeout: Annotated[
-        float, typer.Option(help="Wall clock limit, seconds, where a request gives none.")
+        float, typer.Option(help=f"Wall clock limit, seconds, where a request gives none; {_MOST_SECONDS}.")
     ] = DEFAULT_LIMITS.wall_seconds,
-    default_memory_mb: Annotated[float, typer.Option(help="Memory limit, MiB, where a request gives none.")] = (
-        DEFAULT_LIMITS.memory_bytes / MIB
-    ),
+    default_memory_mb: Annotated[
+        float, typer.Option(help=f"Memory limit, MiB, where a request gives none; {_MOST_MEMORY}.")
+    ] = (DEFAULT_LIMITS.memory_bytes / MIB),
     max_sessions: Annotated[int, typer.Option(help="Sessions open at the same time.")] = 16,
     seed: Annotated[
         int | None, typer.Option(help="Make results a function of the program: random numbers and object addresses.")
@@ -104,7 +112,7 @@ def serve(
     """Serve SandboxService over gRPC until stopped."""
     _check_role(role, dispatcher, http)
     if queue_limit is not None and queue_limit < 0:
-        raise UserInputError("--queue-limit", queue_limit, "give 0 or more")
+        raise UserInputError("--queue-limit", queue_limit, "a whole number from 0")
     settings = _settings(
         slots, default_timeout, default_memory_mb, max_sessions, seed, work_dir, warm, isolation, require_level
     )
@@ -140,7 +148,8 @@ def _settings(
     isolation: str,
     require_level: str | None,
 ) -> SandboxSettings:
-    limits = Limits(wall_seconds=timeout, cpu_seconds=timeout, memory_bytes=int(memory_mb * MIB)).checked()
+    limits = limits_given(timeout, memory_mb, seconds_field="--default-timeout", memory_field="--default-memory-mb")
+    limits = replace(limits, cpu_seconds=limits.wall_seconds)
     fallback = SandboxSettings()
     return SandboxSettings(
         slots=slots or fallback.slots,
@@ -187,9 +196,9 @@ def _check_role(role: str, dispatcher: str | None, http: str | None) -> None:
     if role == "worker" and dispatcher is None:
         raise UserInputError.message("--role worker needs --dispatcher ENDPOINT")
     if role != "worker" and dispatcher is not None:
-        raise UserInputError("--dispatcher", dispatcher, f"only a worker has one, and this is --role {role}")
+        raise UserInputError("--dispatcher", dispatcher, f"nothing with --role {role}: only a worker has a dispatcher")
     if role == "worker" and http is not None:
-        raise UserInputError("--http", http, "a worker serves its dispatcher only; give it to the dispatcher")
+        raise UserInputError("--http", http, "nothing with --role worker, which serves its dispatcher only")
 
 
 @app.command(name="exec")
@@ -210,7 +219,7 @@ def execute(
         raise UserInputError.message("give either a file or -c CODE")
     source = code if code is not None else _read_text(file)
     given = _read_bytes(stdin) if stdin is not None else b""
-    limits = Limits(wall_seconds=timeout, memory_bytes=int(memory_mb * MIB)).checked()
+    limits = limits_given(timeout, memory_mb, seconds_field="--timeout", memory_field="--memory-mb")
     # Only what the program names is worth the wait for one program.
     warm = ",".join(name for name in SandboxSettings().warm if name in source)
     with Sandbox(endpoint, slots=1, security=_security(token_file), options=["--warm", warm]) as sandbox:
@@ -235,7 +244,9 @@ def execute(
 
 @app.command()
 def batch(
-    programs: Annotated[Path, typer.Argument(help="JSONL: id, code, optional stdin, timeout_s, memory_mb.")],
+    programs: Annotated[
+        Path, typer.Argument(help=f"JSONL: id, code, optional stdin, timeout_s ({_MOST_SECONDS}), memory_mb.")
+    ],
     results: Annotated[Path, typer.Argument(help="JSONL, one line for each program, in the order they finish.")],
     endpoint: Endpoint = "embedded",
     slots: Annotated[int, typer.Option(help="Embedded: programs at the same time; 0: twice the cores.")] = 0,
@@ -336,16 +347,16 @@ def _read_text(path: Path | None) -> str:
     try:
         return content.decode("utf-8")
     except UnicodeDecodeError as error:
-        raise UserInputError("file", str(path), "give a program in UTF-8") from error
+        raise UserInputError("file", str(path), "a program in UTF-8") from error
 
 
 def _read_bytes(path: Path) -> bytes:
     try:
         return path.read_bytes()
     except OSError as error:
-        raise UserInputError("file", str(path), f"it cannot be read ({error.strerror})") from error
+        raise UserInputError("file", str(path), f"a file that can be read ({error.strerror})") from error
 
 
 def main() -> None:
     """Entry point of the command line."""
-    run(app)
+    run_typer(app, {"endpoint": "--endpoint", "programs": "PROGRAMS", "results": "RESULTS", "file": "FILE"})

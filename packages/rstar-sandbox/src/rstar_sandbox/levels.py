@@ -27,7 +27,7 @@ def check_level(field: str, name: str, *, auto: bool) -> None:
     """
     accepted = (*((AUTO,) if auto else ()), *reversed(LEVELS))
     if name not in accepted:
-        raise UserInputError(field, name, f"give one of {', '.join(accepted)}")
+        raise UserInputError(field, name, f"one of {', '.join(accepted)}")
 
 
 def is_at_least(level: str, wanted: str) -> bool:

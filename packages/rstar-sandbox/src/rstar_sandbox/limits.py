@@ -6,9 +6,10 @@ from dataclasses import dataclass, fields, replace
 
 from rstar_protos.errors import UserInputError
 
-__all__ = ["DEFAULT_LIMITS", "Limits"]
+__all__ = ["DEFAULT_LIMITS", "MIB", "MOST_LIMITS", "Limits", "limits_given"]
 
 MIB = 1024 * 1024
+_MOST_MEMORY_MIB = 2**30  # in bytes it still fits the contract's field
 
 
 @dataclass(frozen=True)
@@ -35,7 +36,7 @@ class Limits:
         for field in fields(self):
             value = getattr(self, field.name)
             if not 0 <= value < float("inf"):
-                raise UserInputError(f"limits.{field.name}", value, "give a positive number, or 0 for the default")
+                raise UserInputError(f"limits.{field.name}", value, "a finite number from 0 (0: the default)")
         return self
 
     def over(self, defaults: Limits, ceiling: Limits) -> Limits:
@@ -48,6 +49,25 @@ class Limits:
         return replace(self, **merged)
 
 
+def limits_given(seconds: float, memory_mib: float, *, seconds_field: str, memory_field: str) -> Limits:
+    """Limits of time and memory as a user gives them; 0: the service's default.
+
+    Args:
+        seconds: of the wall clock.
+        memory_mib: MiB.
+        seconds_field: what the user knows the first by (`--timeout`), for errors.
+        memory_field: what the user knows the second by.
+
+    Raises:
+        UserInputError: one of them is negative, not finite, or memory that no request can hold.
+    """
+    if not 0 <= seconds < float("inf"):
+        raise UserInputError(seconds_field, seconds, "a finite number of seconds from 0 (0: the default)")
+    if not 0 <= memory_mib <= _MOST_MEMORY_MIB:
+        raise UserInputError(memory_field, memory_mib, f"a number from 0 to {_MOST_MEMORY_MIB} (0: the default)")
+    return Limits(wall_seconds=seconds, memory_bytes=int(memory_mib * MIB))
+
+
 DEFAULT_LIMITS = Limits(
     wall_seconds=10.0,
     cpu_seconds=10.0,
@@ -55,3 +75,12 @@ DEFAULT_LIMITS = Limits(
     max_stdout_bytes=64 * 1024,
     max_stderr_bytes=64 * 1024,
 )
+
+MOST_LIMITS = Limits(
+    wall_seconds=600.0,
+    cpu_seconds=600.0,
+    memory_bytes=8 * 1024 * MIB,
+    max_stdout_bytes=16 * MIB,
+    max_stderr_bytes=16 * MIB,
+)
+"""What a service gives at most, by default; requests for more get this."""

@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 from rstar_protos.sandbox.v1 import sandbox_pb2
 from rstar_protos.service import EMBEDDED, ClientSecurity, EmbeddedService
 from rstar_sandbox.client import SandboxClient
-from rstar_sandbox.limits import Limits
+from rstar_sandbox.limits import Limits, limits_given
 from rstar_sandbox.results import ExecutionResult
 
 __all__ = ["Sandbox", "Session"]
@@ -162,7 +162,7 @@ class Session:
 
 
 def _limits(timeout_s: float, memory_mb: float) -> Limits:
-    return Limits(wall_seconds=timeout_s, memory_bytes=int(memory_mb * 1024 * 1024)).checked()
+    return limits_given(timeout_s, memory_mb, seconds_field="timeout_s", memory_field="memory_mb")
 
 
 async def _connect(endpoint: str, security: ClientSecurity | None) -> SandboxClient:

@@ -53,9 +53,9 @@ class HttpSettings:
         except UserInputError as error:
             raise UserInputError.message(f"--http: {error}") from error
         if address.socket_path is not None:
-            raise UserInputError("--http", self.listen, "give host:port")
+            raise UserInputError("--http", self.listen, "host:port")
         if importlib.util.find_spec("aiohttp") is None:
-            raise UserInputError("--http", self.listen, "it needs aiohttp: pip install 'rstar-sandbox[http]'")
+            raise UserInputError("--http", self.listen, "an installed aiohttp (pip install 'rstar-sandbox[http]')")
         return self
 
 

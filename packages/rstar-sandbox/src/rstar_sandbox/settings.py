@@ -9,7 +9,7 @@ from pathlib import Path
 
 from rstar_protos.errors import UserInputError
 from rstar_sandbox.levels import check_level
-from rstar_sandbox.limits import DEFAULT_LIMITS, Limits
+from rstar_sandbox.limits import DEFAULT_LIMITS, MOST_LIMITS, Limits
 
 __all__ = ["SandboxSettings"]
 
@@ -26,16 +26,8 @@ class SandboxSettings:
     """Programs that run at the same time; the default is twice the number of cores."""
     defaults: Limits = DEFAULT_LIMITS
     """Limits of requests that leave them at 0."""
-    ceiling: Limits = field(
-        default_factory=lambda: Limits(
-            wall_seconds=600.0,
-            cpu_seconds=600.0,
-            memory_bytes=8 * 1024**3,
-            max_stdout_bytes=16 * 1024**2,
-            max_stderr_bytes=16 * 1024**2,
-        )
-    )
-    """What a request may ask for at most."""
+    ceiling: Limits = MOST_LIMITS
+    """What a request gets at most, whatever it asks for."""
     warm: tuple[str, ...] = ("numpy", "scipy", "sympy")
     """Modules imported before programs are forked; those that are not installed are passed over."""
     isolation: str = "auto"
@@ -67,13 +59,13 @@ class SandboxSettings:
             UserInputError: a field that is not.
         """
         if self.slots < 1:
-            raise UserInputError("--slots", self.slots, "give at least 1")
+            raise UserInputError("--slots", self.slots, "a whole number from 1")
         if self.max_sessions < 0:
-            raise UserInputError("--max-sessions", self.max_sessions, "give 0 or more")
+            raise UserInputError("--max-sessions", self.max_sessions, "a whole number from 0")
         if not self.folder.is_dir() or not os.access(self.folder, os.W_OK | os.X_OK):
-            raise UserInputError("--work-dir", str(self.folder), "give a folder that can be written to")
+            raise UserInputError("--work-dir", str(self.folder), "a folder that can be written to")
         if self.scratch_bytes < 4096 or self.scratch_files < 16:
-            raise UserInputError("scratch", self.scratch_bytes, "give at least 4096 bytes and 16 files")
+            raise UserInputError("scratch", self.scratch_bytes, "at least 4096 bytes and 16 files")
         check_level("--isolation", self.isolation, auto=True)
         if self.require_level is not None:
             check_level("--require-level", self.require_level, auto=False)

@@ -194,7 +194,7 @@ def read_checkpoint(folder: Path) -> tuple[RunState, RunIdentity]:
                 raise ValueError(f"{name} has {found} bytes instead of {size}")
         return RunState(**values), RunIdentity.from_json_dict(record["identity"])
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
-        raise UserInputError("checkpoint", str(folder), f"it cannot be read ({error})") from error
+        raise UserInputError("checkpoint", str(folder), f"a folder that can be read ({error})") from error
 
 
 def _folders(run_dir: Path) -> list[Path]:

@@ -13,7 +13,7 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from rstar_protos import cli
+from rstar_protos.cli import run_typer
 
 __all__ = ["app", "main"]
 
@@ -106,7 +106,7 @@ def resume(
     accepted = [kind for kind in ACCEPTABLE if kind in (accept or ())]
     for kind in accept or ():
         if kind not in ACCEPTABLE:
-            raise UserInputError("--accept", kind, f"should be {', '.join(ACCEPTABLE[:-1])} or {ACCEPTABLE[-1]}")
+            raise UserInputError("--accept", kind, f"{', '.join(ACCEPTABLE[:-1])} or {ACCEPTABLE[-1]}")
     RunFolder.open(run_dir)
     with _interruptible(run_dir), Progress(_console()) as progress:
         from rstar_trainer import pipeline
@@ -126,7 +126,7 @@ def data_check(
     from rstar_trainer.data import fingerprint, read_problems
 
     if answers not in ("integer", "any"):
-        raise UserInputError("--answers", answers, "should be integer or any")
+        raise UserInputError("--answers", answers, "integer or any")
     problems = read_problems(file, limit=limit, integers_only=answers == "integer")
     lengths = sorted(len(problem.text) for problem in problems)
     found = {
@@ -182,9 +182,7 @@ def data_sft(
         from rstar_trainer.demonstrations import conversation_ledger, token_lines
 
         if index >= len(conversations):
-            raise UserInputError(
-                "--index", index, f"should be less than {len(conversations)}, the usable conversations"
-            )
+            raise UserInputError("--index", index, f"a number below {len(conversations)}, the usable conversations")
         tokenizer = load_tokenizer(model)
         ledger = conversation_ledger(conversations[index], ChatFormat.load(chat_format), tokenizer)
         for line in token_lines(ledger, tokenizer):
@@ -246,21 +244,21 @@ def stop(run_dir: RunArgument) -> None:
 
 def main() -> None:
     """Entry point: one-line errors and their exit codes."""
-    cli.run(app)
+    run_typer(app)
 
 
 @contextmanager
 def _interruptible(run_dir: Path) -> Iterator[None]:
-    """Turns Ctrl-C into a line that says how to go on; Typer would end without a word."""
+    """Has Ctrl-C end with a line that says how to go on."""
     try:
         yield
     except KeyboardInterrupt:
+        from rstar_protos.errors import InterruptedRunError
         from rstar_trainer.run_folder import RunFolder
 
         begun = RunFolder(run_dir).holds_run
         hint = f"; `rstar-trainer resume {run_dir}` continues the run" if begun else " before the run began"
-        typer.echo(f"error: interrupted{hint}", err=True)
-        raise typer.Exit(130) from None
+        raise InterruptedRunError(f"interrupted{hint}") from None
 
 
 def _console() -> Console:

@@ -87,6 +87,6 @@ def _stub(run_dir: Path) -> Iterator[trainer_pb2_grpc.TrainerServiceStub]:
         except grpc.RpcError as error:
             # A trainer that was killed leaves its address behind.
             if error.code() in (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.DEADLINE_EXCEEDED):
-                accepted = f"no trainer answers there; `rstar-trainer resume {run_dir}` continues a run that ended"
+                accepted = f"a run whose trainer answers (`rstar-trainer resume {run_dir}` continues one that ended)"
                 raise UserInputError("run", str(run_dir), accepted) from None
             raise

@@ -218,7 +218,7 @@ class TorchLearner:
             self.load_state_dict(torch.load(path, map_location="cpu", weights_only=True))
         except Exception as error:  # unpickling, missing keys and shapes each fail in their own way
             reason = str(error).partition("\n")[0]
-            raise UserInputError("checkpoint", str(path), f"it cannot be read ({reason})") from error
+            raise UserInputError("checkpoint", str(path), f"a folder that can be read ({reason})") from error
 
     def close(self) -> None:
         """See `Learner`."""

@@ -60,7 +60,7 @@ def _zero_learner(recipe: Recipe, model_dir: Path, canary: tuple[int, ...]) -> L
         from rstar_trainer.backends.zero_learner import ZeroLearner
         from rstar_trainer.backends.zero_rank import RankSettings
     except ImportError as error:
-        missing = "learner.backend", "deepspeed", f"pip install 'rstar-trainer[deepspeed,ray]' ({error})"
+        missing = "learner.backend", "deepspeed", f"an installed rstar-trainer[deepspeed,ray] ({error})"
         raise UserInputError(*missing) from error
     return ZeroLearner(
         RankSettings(

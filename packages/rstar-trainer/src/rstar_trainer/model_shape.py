@@ -56,7 +56,7 @@ class ModelShape:
                 vocabulary=int(config["vocab_size"]),
             )
         except (OSError, KeyError, TypeError, ValueError, struct.error) as error:
-            accepted = f"should be a Hugging Face folder with config.json and safetensors ({error!r})"
+            accepted = f"a Hugging Face folder with config.json and safetensors ({error!r})"
             raise UserInputError("model.source", str(folder), accepted) from None
 
 

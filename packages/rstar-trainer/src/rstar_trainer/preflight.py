@@ -28,7 +28,7 @@ def check_files(recipe: Recipe) -> None:
             named[f"services.{name}.{field}"] = getattr(endpoint, field)
     for field, path in named.items():
         if path is not None and not path.is_file():
-            raise UserInputError(field, str(path), "should be a file that exists")
+            raise UserInputError(field, str(path), "a file that exists")
     check_model_source(recipe.model.source)
 
 
@@ -41,15 +41,15 @@ def check_model_source(source: str) -> None:
     folder = Path(source).expanduser()
     if not folder.exists():
         if folder.is_absolute() or len(folder.parts) > 1 or source.startswith(("./", "~")):
-            raise UserInputError("model.source", source, "should be a Hugging Face folder that exists")
+            raise UserInputError("model.source", source, "a Hugging Face folder that exists")
         return
     if not folder.is_dir():
-        raise UserInputError("model.source", source, "should be a folder, not a file")
+        raise UserInputError("model.source", source, "a folder, not a file")
     if not (folder / "config.json").is_file():
-        raise UserInputError("model.source", source, "should be a Hugging Face folder: config.json is missing")
+        raise UserInputError("model.source", source, "a Hugging Face folder: config.json is missing")
     if not (folder / _TOKENIZER).is_file():
         raise UserInputError(
-            "model.source", source, f"should hold a tokenizer: save {_TOKENIZER} of the model into the folder"
+            "model.source", source, f"a folder with the tokenizer of the model: {_TOKENIZER} is missing"
         )
     if not any((folder / name).is_file() for name in _WEIGHTS):
-        raise UserInputError("model.source", source, f"should hold weights: {' or '.join(_WEIGHTS)} is missing")
+        raise UserInputError("model.source", source, f"a folder with weights: {' or '.join(_WEIGHTS)} is missing")

@@ -190,5 +190,5 @@ def _check_scored(step: str, groups: list[ScoredGroup]) -> None:
         return
     statuses = Counter(verdict.status for group in groups for verdict in group.verdicts.values())
     if set(statuses) == {"bad_gold"}:
-        raise UserInputError("data.train", f"{step}: no gold answer can be read", "check the answers of the data")
+        raise UserInputError("data.train", f"{step}: no gold answer can be read", "problems whose answers can be read")
     raise ServiceUnavailableError(f"{step}: no rollout could be scored ({dict(statuses)})")

@@ -41,13 +41,15 @@ class RunFolder:
             raise UserInputError(
                 "run_dir",
                 str(folder.path),
-                f"it holds a run already: continue it with `rstar-trainer resume {folder.path}`, "
-                "or choose another folder with --set run_dir=...",
+                "a folder without a run in it, with --set run_dir=...; "
+                f"`rstar-trainer resume {folder.path}` continues the run that it holds",
             )
         try:
             folder.path.mkdir(parents=True, exist_ok=True)
         except OSError as error:
-            raise UserInputError("run_dir", str(folder.path), f"it cannot be created ({error.strerror})") from error
+            raise UserInputError(
+                "run_dir", str(folder.path), f"a folder that can be made ({error.strerror})"
+            ) from error
         folder._write(
             _RUN_FILE,
             {
@@ -70,7 +72,7 @@ class RunFolder:
             values = json.loads((path / _RUN_FILE).read_text(encoding="utf-8"))
             return folder, recipe_from_mapping(values["recipe"])
         except (OSError, ValueError, KeyError) as error:
-            raise UserInputError("run", str(path), f"it must be the folder of a run, with {_RUN_FILE} in it") from error
+            raise UserInputError("run", str(path), f"the folder of a run, with {_RUN_FILE} in it") from error
 
     @property
     def holds_run(self) -> bool:
@@ -89,7 +91,9 @@ class RunFolder:
                 fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except OSError as error:
                 raise UserInputError(
-                    "run", str(self.path), "a trainer is at work in it; stop that one first"
+                    "run",
+                    str(self.path),
+                    "a run that no other trainer is at work in: a trainer is at work in it; stop that one first",
                 ) from error
             yield
 
@@ -119,7 +123,7 @@ class RunFolder:
         try:
             endpoint: str = json.loads((self.path / _SERVICE_FILE).read_text(encoding="utf-8"))["endpoint"]
         except (OSError, ValueError, KeyError) as error:
-            raise UserInputError("run", str(self.path), "no trainer is at work in it") from error
+            raise UserInputError("run", str(self.path), "a run that a trainer is at work in") from error
         return endpoint
 
     def _write(self, name: str, values: Mapping[str, Any]) -> None:

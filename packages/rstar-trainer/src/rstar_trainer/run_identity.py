@@ -102,7 +102,7 @@ def check_identity(
             raise UserInputError(
                 kind,
                 shown,
-                f"changed since the checkpoint in {run_dir}: restore it, or go on with `--accept {kind}`{effect}",
+                f"what the checkpoint in {run_dir} was written with, or `--accept {kind}` to go on{effect}",
             )
     return {kind: texts for kind, texts in found.items() if texts}
 

@@ -88,7 +88,9 @@ def recipe_data(recipe: Recipe, tokenizer: Tokenizer) -> SftData:
     sequences = [WeightedSequence.from_ledger(ledger) for ledger in ledgers if len(ledger) <= settings.max_tokens]
     if not sequences:
         shortest = min(map(len, ledgers))
-        raise UserInputError("sft.max_tokens", settings.max_tokens, f"the shortest conversation has {shortest} tokens")
+        raise UserInputError(
+            "sft.max_tokens", settings.max_tokens, f"at least {shortest}, the tokens of the shortest conversation"
+        )
     if len(sequences) < len(ledgers):
         notes.append(f"sft: {len(ledgers) - len(sequences)} of {len(ledgers)} conversations are longer than max_tokens")
     order = _order(len(sequences), settings.steps * settings.batch_size, derive_seed(recipe.seed, "sft-order"))
@@ -136,7 +138,7 @@ def _is_scripted(path: Path) -> bool:
         return False
     _, line = next(read_lines(path, "sft.path"), (0, b""))
     if not line:
-        raise UserInputError("sft.path", str(path), "it must hold at least one conversation")
+        raise UserInputError("sft.path", str(path), "a file with at least one conversation")
     try:
         first = parse_line(line, str(path))
     except UserInputError:  # the first line of a printed list, or not JSON at all
@@ -145,7 +147,7 @@ def _is_scripted(path: Path) -> bool:
 
 
 def _demonstration(row: JsonRow) -> tuple[str, list[SftTurn]]:
-    accepted = 'give {"problem": text, "turns": [{"assistant": text, "tool_response": text or null}, ...]}'
+    accepted = '{"problem": text, "turns": [{"assistant": text, "tool_response": text or null}, ...]}'
     try:
         turns = [SftTurn(turn["assistant"], turn.get("tool_response")) for turn in row.values["turns"]]
         problem = row.values["problem"]

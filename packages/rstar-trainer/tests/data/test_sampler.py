@@ -76,7 +76,7 @@ def test_more_problems_than_there_are_is_an_input_error() -> None:
 
 def test_changed_problems_are_noticed() -> None:
     state = ProblemSampler(problems(3), 1).state_dict()
-    with pytest.raises(UserInputError, match="other problems"):
+    with pytest.raises(UserInputError, match="the problems that the checkpoint"):
         ProblemSampler(problems(4), 1).load_state_dict(state)
 
 

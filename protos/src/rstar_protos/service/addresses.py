@@ -34,13 +34,13 @@ class ListenAddress:
         Raises:
             UserInputError: the text is none of them.
         """
-        accepted = "give unix:/path/to/socket or host:port, for example 127.0.0.1:7101"
+        accepted = "unix:/path/to/socket or host:port, for example 127.0.0.1:7101"
         if text.startswith("unix:"):
             path = text[len("unix:") :]
             if not path.startswith("/"):
-                raise UserInputError("--listen", text, "a Unix socket needs an absolute path, unix:/path/to/socket")
+                raise UserInputError("--listen", text, "an absolute path, unix:/path/to/socket")
             if len(os.fsencode(path)) > _MAX_SOCKET_PATH:
-                raise UserInputError("--listen", text, f"a socket path has at most {_MAX_SOCKET_PATH} bytes")
+                raise UserInputError("--listen", text, f"a socket path of at most {_MAX_SOCKET_PATH} bytes")
             return cls(socket_path=path)
         host, separator, port = text.rpartition(":")
         host = host.strip("[]")
@@ -84,7 +84,7 @@ class ListenAddress:
         except FileNotFoundError:
             return
         if not stat.S_ISSOCK(mode):
-            raise UserInputError("--listen", f"unix:{path}", "the path exists and is not a socket; choose another")
+            raise UserInputError("--listen", f"unix:{path}", "a path that does not exist yet, or is a socket")
         with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
             try:
                 probe.connect(path)
@@ -92,9 +92,9 @@ class ListenAddress:
                 os.unlink(path)
                 return
             except OSError as error:
-                accepted = f"the socket there cannot be tried ({error.strerror}); choose another path"
+                accepted = f"a path whose socket can be tried ({error.strerror})"
                 raise UserInputError("--listen", f"unix:{path}", accepted) from error
-        raise UserInputError("--listen", f"unix:{path}", "a server is listening there already; choose another path")
+        raise UserInputError("--listen", f"unix:{path}", "a path where no server is listening already")
 
     def _check_port_free(self) -> None:
         family = socket.AF_INET6 if ":" in self.host else socket.AF_INET
@@ -106,7 +106,7 @@ class ListenAddress:
                 raise UserInputError(
                     "--listen",
                     f"{self.host}:{self.port}",
-                    f"the address cannot be bound ({error.strerror or error}); choose a free port, or 0 for any",
+                    f"a free port, or 0 for any ({error.strerror or error})",
                 ) from error
 
 
@@ -134,5 +134,5 @@ def parse_endpoint(endpoint: str) -> Target:
     raise UserInputError(
         "endpoint",
         endpoint,
-        f"give {EMBEDDED!r}, unix:/path/to/socket, grpc://host:port, or grpcs://host:port for TLS",
+        f"{EMBEDDED!r}, unix:/path/to/socket, grpc://host:port, or grpcs://host:port for TLS",
     )

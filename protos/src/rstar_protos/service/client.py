@@ -66,7 +66,7 @@ def _checked(endpoint: str, security: ClientSecurity | None) -> tuple[Target, Cl
     """The target and its security; certificates are never dropped in silence."""
     target, security = parse_endpoint(endpoint), security or ClientSecurity()
     if not target.tls and (security.ca or security.certificate):
-        raise UserInputError("endpoint", endpoint, "certificates are used with grpcs://host:port only")
+        raise UserInputError("endpoint", endpoint, "grpcs://host:port, where certificates are given")
     return target, security
 
 

@@ -23,9 +23,11 @@ from types import TracebackType
 from typing import IO
 
 from rstar_protos.errors import ServiceUnavailableError, UserInputError
+from rstar_protos.own_folders import make_folder, remove_stale_folders
 
 __all__ = ["EmbeddedService"]
 
+_FOLDER_PREFIX = "rstar-service-"
 _STOP_SECONDS = 10.0
 # A child that dies this soon after it was ready has not really come back.
 _SETTLE_SECONDS = 2.0
@@ -68,8 +70,12 @@ class EmbeddedService:
         self._start_seconds = start_seconds
         self._max_failed = max_failed_restarts
         self._on_restart, self._on_failure = on_restart, on_failure
-        self._own_dir = runtime_dir is None
-        self._dir = Path(tempfile.mkdtemp(prefix="rstar-")) if runtime_dir is None else Path(runtime_dir)
+        self._own_dir_lock: int | None = None
+        if runtime_dir is None:
+            remove_stale_folders(tempfile.gettempdir(), _FOLDER_PREFIX)  # of processes that were killed
+            folder, self._own_dir_lock = make_folder(tempfile.gettempdir(), _FOLDER_PREFIX)
+            runtime_dir = Path(folder)
+        self._dir = Path(runtime_dir)
         self._dir.mkdir(mode=0o700, parents=True, exist_ok=True)
         self._socket = self._dir / f"{name}.sock"
         self._log_path = Path(log_path) if log_path else self._dir / f"{name}.log"
@@ -115,8 +121,10 @@ class EmbeddedService:
             _end(self._process)
         with contextlib.suppress(FileNotFoundError):
             self._socket.unlink()
-        if self._own_dir:
+        if self._own_dir_lock is not None:
             shutil.rmtree(self._dir, ignore_errors=True)
+            os.close(self._own_dir_lock)
+            self._own_dir_lock = None
 
     def __enter__(self) -> EmbeddedService:
         self.start()

@@ -22,7 +22,7 @@ def read_token(path: Path | None, field: str = "--token-file") -> str | None:
         return None
     token = _read(path, field).decode("utf-8", "replace").split("\n", 1)[0].strip()
     if not token or not token.isascii():
-        raise UserInputError(field, str(path), "the first line must be the token, in ASCII")
+        raise UserInputError(field, str(path), "a file whose first line is the token, in ASCII")
     return token
 
 
@@ -97,4 +97,4 @@ def _read(path: Path, field: str) -> bytes:
     try:
         return Path(path).read_bytes()
     except OSError as error:
-        raise UserInputError(field, str(path), f"it must be a readable file ({error.strerror})") from error
+        raise UserInputError(field, str(path), f"a readable file ({error.strerror})") from error

@@ -151,7 +151,7 @@ def _service_names(file: FileDescriptor) -> Iterator[str]:
 
 def _bind(server: grpc.aio.Server, address: ListenAddress, credentials: grpc.ServerCredentials | None) -> str:
     if address.socket_path and not os.path.isdir(os.path.dirname(address.socket_path) or "."):
-        raise UserInputError("--listen", address.grpc_target, "the folder of the socket does not exist; make it first")
+        raise UserInputError("--listen", address.grpc_target, "a socket in a folder that exists")
     # A private socket: only this user may connect, whatever the umask was.
     previous = os.umask(0o177) if address.socket_path else None
     try:
@@ -160,7 +160,7 @@ def _bind(server: grpc.aio.Server, address: ListenAddress, credentials: grpc.Ser
         else:
             port = server.add_insecure_port(address.grpc_target)
     except RuntimeError as error:
-        raise UserInputError("--listen", address.grpc_target, f"the address cannot be bound ({error})") from error
+        raise UserInputError("--listen", address.grpc_target, f"an address that can be bound ({error})") from error
     finally:
         if previous is not None:
             os.umask(previous)
@@ -191,9 +191,7 @@ def _metrics_endpoint(port: int | None) -> Iterator[None]:
     try:
         endpoint, thread = start_http_server(port, addr="127.0.0.1")
     except OSError as error:
-        raise UserInputError(
-            "--metrics-port", port, f"it cannot be bound ({error.strerror}); choose another"
-        ) from error
+        raise UserInputError("--metrics-port", port, f"a free port ({error.strerror})") from error
     try:
         yield
     finally:

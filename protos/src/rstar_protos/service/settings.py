@@ -39,8 +39,7 @@ class ServeSettings:
             raise UserInputError(
                 "--listen",
                 self.listen,
-                "other machines can reach it, which needs --tls-cert, --tls-key and --token-file; "
-                "without them use 127.0.0.1 or unix:/path",
+                "127.0.0.1 or unix:/path; what other machines can reach needs --tls-cert, --tls-key and --token-file",
             )
         return address
 

@@ -101,7 +101,7 @@ def _called(workload: str, grader: str, count: int, seed: int, budget_seconds: f
     result = subprocess.run(command, capture_output=True, text=True, check=False)  # noqa: S603 - our own module
     if result.returncode:
         last = (result.stderr.strip().splitlines() or ["no message"])[-1]
-        raise UserInputError("--reference", grader, f"it must be importable and run ({last})")
+        raise UserInputError("--reference", grader, f"a MODULE:FUNCTION that can be imported and called ({last})")
     found = json.loads(result.stdout.strip().splitlines()[-1])
     return Figure(workload, grader, found["graded"], found["agreed"], found["cpu_seconds"], found["own_cpu_seconds"])
 

@@ -35,7 +35,7 @@ def print_figures(
     """
     for workload in workloads:
         if workload not in WORKLOADS:
-            raise UserInputError("--workload", workload, f"give one of {', '.join(WORKLOADS)}")
+            raise UserInputError("--workload", workload, f"one of {', '.join(WORKLOADS)}")
     console = Console()
     # Where there is no terminal, a figure must not be cut off.
     console.width = max(console.width, 120)
@@ -59,7 +59,7 @@ def print_figures(
         try:
             out.write_text(json.dumps([{**asdict(figure), "rate": figure.rate} for figure in figures], indent=1) + "\n")
         except OSError as error:
-            raise UserInputError("--out", str(out), f"it cannot be written ({error.strerror})") from error
+            raise UserInputError("--out", str(out), f"a file that can be written ({error.strerror})") from error
 
 
 def _cells(figure: Figure) -> tuple[str, ...]:

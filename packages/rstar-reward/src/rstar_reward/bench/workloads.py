@@ -34,7 +34,7 @@ def pairs_of(workload: str, count: int, seed: int) -> list[Pair]:
         UserInputError: unknown workload.
     """
     if workload not in WORKLOADS:
-        raise UserInputError("workload", workload, f"give one of {', '.join(WORKLOADS)}")
+        raise UserInputError("workload", workload, f"one of {', '.join(WORKLOADS)}")
     chance = random.Random(f"{workload}/{seed}")  # noqa: S311 - test data, not secrets
     found: dict[tuple[str, str], Pair] = {}
     make = WORKLOADS[workload]

@@ -40,7 +40,7 @@ def make_reward(
     ) -> list[float | None]:
         golds = columns.get(column)
         if golds is None or len(golds) != len(completions):
-            raise UserInputError("column", column, f"give a column of the data set: {', '.join(sorted(columns))}")
+            raise UserInputError("column", column, f"a column of the data set: {', '.join(sorted(columns))}")
         finished = [True] * len(completions)
         if end_tokens is not None and completion_ids is not None:
             finished = [bool(ids) and ids[-1] in end_tokens for ids in completion_ids]
@@ -67,4 +67,4 @@ def _text(content: object) -> str:
         return content
     if isinstance(content, Sequence):
         return "".join(str(part.get("text", "")) for part in content if isinstance(part, Mapping))
-    raise UserInputError("content", type(content).__name__, "give messages with text")
+    raise UserInputError("content", type(content).__name__, "messages with text")

@@ -72,7 +72,9 @@ class EndpointEngine(GatedEngine):
         try:
             import aiohttp
         except ImportError as error:
-            raise UserInputError("endpoint", self._url, "aiohttp (pip install 'rstar-rollout[endpoint]')") from error
+            raise UserInputError(
+                "endpoint", self._url, "an installed aiohttp (pip install 'rstar-rollout[endpoint]')"
+            ) from error
         # Rollouts come by the thousand; how many run at once is for the caller to say.
         self._session = aiohttp.ClientSession(
             headers=self._headers,

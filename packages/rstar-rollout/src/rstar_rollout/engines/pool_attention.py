@@ -142,10 +142,12 @@ def _pool_attention(
 ) -> tuple[torch.Tensor, None]:
     """AttentionInterface function: query [1, heads, tokens, dim], key and value [1, KV heads, tokens, dim]."""
     if sliding_window is not None and rstar_plan.pool.capacity > sliding_window:
-        raise UserInputError("model", "sliding-window attention", "sequences must not be longer than the window")
+        raise UserInputError(
+            "model", "sliding-window attention", "a model whose window is no shorter than its sequences"
+        )
     for feature in ("softcap", "s_aux"):
         if kwargs.get(feature) is not None:
-            raise UserInputError("model", f"attention with {feature}", "use --engine vllm for this model")
+            raise UserInputError("model", f"attention with {feature}", "a model without it, or --engine vllm")
     # Torch types attributes of modules loosely.
     layer = rstar_plan.pool.layer(int(module.layer_idx))  # type: ignore[arg-type]
     flat = layer.flatten(1, 2)

@@ -161,7 +161,9 @@ def write_plot(path: Path, reports: Sequence[ScenarioReport]) -> None:
         from matplotlib.backends.backend_agg import FigureCanvasAgg
         from matplotlib.figure import Figure
     except ImportError as error:
-        raise UserInputError("--plot", str(path), "matplotlib (pip install 'rstar-rollout[plot]')") from error
+        raise UserInputError(
+            "--plot", str(path), "an installed matplotlib (pip install 'rstar-rollout[plot]')"
+        ) from error
     figure = Figure(figsize=(12, 3.2 * len(reports)), layout="constrained")
     FigureCanvasAgg(figure)
     axes = figure.subplots(len(reports), 2, squeeze=False)

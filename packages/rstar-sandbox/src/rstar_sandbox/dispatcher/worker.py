@@ -15,7 +15,7 @@ from typing import Any
 
 import grpc.aio
 
-from rstar_protos.errors import UserInputError
+from rstar_protos.errors import UserInputError, known_as
 from rstar_protos.sandbox.v1 import sandbox_pb2, sandbox_pb2_grpc
 from rstar_protos.service import ClientSecurity, open_channel
 from rstar_protos.service.addresses import parse_endpoint
@@ -51,9 +51,10 @@ class WorkerSettings:
         Raises:
             UserInputError: it cannot.
         """
-        target = parse_endpoint(self.dispatcher)
+        with known_as({"endpoint": "--dispatcher"}):
+            target = parse_endpoint(self.dispatcher)
         if not target.tls and (self.security.ca or self.security.certificate):
-            raise UserInputError("--dispatcher", self.dispatcher, "certificates are used with grpcs://host:port only")
+            raise UserInputError("--dispatcher", self.dispatcher, "grpcs://host:port, where certificates are given")
         if target.tls:
             self.security.credentials()
         return self

@@ -37,10 +37,10 @@ class Submission:
             UserInputError: a field that cannot be used.
         """
         if not isinstance(body, dict):
-            raise UserInputError("submission", body, "give an object")
+            raise UserInputError("submission", body, "an object")
         kind = field(body, "type", str)
         if kind not in ("python", "cpp", "math"):
-            raise UserInputError("type", kind, "give python")
+            raise UserInputError("type", kind, "python")
         program = execute_request(field(body, "solution", str), text_or_none(body, "input") or "")
         return cls(
             text_or_none(body, "sub_id") or str(uuid.uuid4()),
@@ -95,7 +95,7 @@ def batch_from_body(body: dict[str, Any]) -> tuple[str, list[Submission]]:
         except UserInputError as error:
             raise UserInputError.message(f"submissions.{number}.{error}") from error
     if not submissions:
-        raise UserInputError("submissions", [], "give at least one")
+        raise UserInputError("submissions", [], "at least one")
     return text_or_none(body, "sub_id") or str(uuid.uuid4()), submissions
 
 

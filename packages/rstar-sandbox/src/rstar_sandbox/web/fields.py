@@ -26,12 +26,12 @@ def field(body: dict[str, Any], name: str, kind: type[Value], default: Value | N
     value = body.get(name)
     if value is None:
         if default is None:
-            raise UserInputError.message(f"{name}: it is missing; give {_words(kind)}")
+            raise UserInputError.message(f"{name}: it is missing; accepted: {_words(kind)}")
         return default
     if kind is float and isinstance(value, int) and not isinstance(value, bool):
         value = float(value)
     if not isinstance(value, kind) or (isinstance(value, bool) and kind is not bool):
-        raise UserInputError(name, value, f"give {_words(kind)}")
+        raise UserInputError(name, value, _words(kind))
     return value
 
 

@@ -31,7 +31,7 @@ def request_from_body(body: dict[str, Any]) -> sandbox_pb2.ExecuteRequest:
     """
     language = field(body, "language", str)
     if language != "python":
-        raise UserInputError("language", language, "this service runs python only")
+        raise UserInputError("language", language, "python, the only language of this service")
     seconds = field(body, "run_timeout", float, _DEFAULT_SECONDS)
     memory = field(body, "memory_limit_MB", float, -1.0)
     return execute_request(
@@ -105,5 +105,5 @@ def _decoded(path: str, content: Any) -> bytes:
 
 def _text(path: Any) -> str:
     if not isinstance(path, str):
-        raise UserInputError("fetch_files", path, "give a list of paths")
+        raise UserInputError("fetch_files", path, "a list of paths")
     return path

@@ -55,7 +55,7 @@ async def http_server(front: Front, listen: str, security: ServerSecurity) -> As
         try:
             await site.start()
         except OSError as error:
-            raise UserInputError("--http", listen, f"the address cannot be bound ({error.strerror})") from error
+            raise UserInputError("--http", listen, f"an address that can be bound ({error.strerror})") from error
         host, port = runner.addresses[0][:2]
         yield f"{'https' if security.tls else 'http'}://{f'[{host}]' if ':' in host else host}:{port}"
     finally:

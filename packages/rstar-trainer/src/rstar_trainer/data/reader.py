@@ -39,5 +39,5 @@ def _converted(problem: EvalProblem) -> TrainProblem:
 def _with_integer(problem: TrainProblem) -> TrainProblem:
     integer = integer_answer(problem.answer)
     if integer is None:
-        raise UserInputError(problem.where, problem.answer, "the answer should be an integer, such as 42")
+        raise UserInputError(problem.where, problem.answer, "an integer, such as 42")
     return dataclasses.replace(problem, answer=integer)

@@ -51,7 +51,7 @@ class ProblemSampler:
             UserInputError: more problems than there are.
         """
         if not 0 <= count <= len(self):
-            accepted = f"should be at most the {len(self)} training problems of the stage"
+            accepted = f"at most the {len(self)} training problems of the stage"
             raise UserInputError("problems_per_step", count, accepted)
         drawn: dict[int, None] = {}
         repeated: list[int] = []
@@ -84,11 +84,10 @@ class ProblemSampler:
             raise UserInputError(
                 "data.train",
                 self._fingerprint,
-                f"the checkpoint was written with other problems (SHA-256 {state['fingerprint']}); "
-                "restore the data or start a new run",
+                f"the problems that the checkpoint was written with (SHA-256 {state['fingerprint']}), or a new run",
             )
         if state["seed"] != self._seed:
-            raise UserInputError("seed", self._seed, f"the checkpoint was written with seed {state['seed']}")
+            raise UserInputError("seed", self._seed, f"seed {state['seed']}, with which the checkpoint was written")
         self._epoch = int(state["epoch"])
         self._position = int(state["position"])
         self._deferred = [int(index) for index in state["deferred"]]

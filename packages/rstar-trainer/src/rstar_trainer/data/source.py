@@ -38,7 +38,7 @@ def load_training_problems(recipe: Recipe) -> list[TrainProblem]:
     for stage in recipe.stages:
         if stage.problems_under_way > len(problems):
             also = ", partial.extra_problems included" if stage.partial else ""
-            accepted = f"should be at most the {len(problems)} training problems{also}"
+            accepted = f"at most the {len(problems)} training problems{also}"
             raise UserInputError(f"stages.{stage.name}.problems_per_step", stage.problems_under_way, accepted)
     return problems
 
@@ -63,7 +63,7 @@ def _load(name: str, source: DataSource, split: Split, seed: int) -> list[TrainP
     if source.path is not None:
         return read_problems(source.path, limit=source.count, integers_only=source.answers == "integer")
     if source.generator not in GENERATORS:
-        raise UserInputError(f"{name}.generator", source.generator, f"should be {', '.join(GENERATORS)}")
+        raise UserInputError(f"{name}.generator", source.generator, f"one of {', '.join(GENERATORS)}")
     drawn = generate(split, source.count, seed, families=source.families or None)
     return [_converted(problem) for problem in drawn]
 

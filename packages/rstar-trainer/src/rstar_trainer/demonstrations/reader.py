@@ -100,7 +100,7 @@ def read_conversations(path: Path, *, limit: int = 0) -> tuple[list[Conversation
         found.append(conversation)
     if not found:
         reason = f"; most were left out for: {report.dropped.most_common(1)[0][0]}" if report.dropped else ""
-        raise UserInputError("sft data", str(path), f"should hold at least one usable conversation{reason}")
+        raise UserInputError("sft data", str(path), f"a file with at least one usable conversation{reason}")
     return found, report
 
 
@@ -150,7 +150,7 @@ def _to_row(conversation: Conversation) -> dict[str, Any]:
 
 def _rows(path: Path) -> Iterator[tuple[int, Any]]:
     """(line or position, from 1; row). A line that is no JSON is a row of no layout."""
-    accepted = "should be a readable .jsonl, .json or .parquet file"
+    accepted = "a readable .jsonl, .json or .parquet file"
     try:
         if path.suffix.lower() == ".parquet":
             yield from _parquet_rows(path)

@@ -75,7 +75,14 @@ def test_a_whole_object_without_its_closing_tag_is_unclosed(call) -> None:
         ('{"name": "f", "arguments": {"x": 1, "x": 1}}', MalformedKind.REPEATED_KEY),
         ('{"name": "f", "arguments": {"x": NaN}}', MalformedKind.NOT_A_JSON_VALUE),
         ('{"name": "f", "arguments": {"x": -Infinity}}', MalformedKind.NOT_A_JSON_VALUE),
+        ('{"name": "f", "arguments": {"x": 1e999}}', MalformedKind.NOT_A_JSON_VALUE),
+        (
+            '{"name": "f", "arguments": {"x": NaN, "y": "</tool_call><tool_call>{}</tool_call>"}}',
+            MalformedKind.NOT_A_JSON_VALUE,
+        ),
+        ('{"name": "f", "name": "g", "arguments": {"x": "\\"</tool_call><tool_call>["}}', MalformedKind.REPEATED_KEY),
         ("[" * 100_000, MalformedKind.TOO_DEEP),
+        ('["</tool_call><tool_call>", ' + "[" * 100_000 + "]" * 100_001, MalformedKind.TOO_DEEP),
         ("9" * 10_000, MalformedKind.NUMBER_TOO_LONG),
         ("[]", MalformedKind.NOT_AN_OBJECT),
         ('"f"', MalformedKind.NOT_AN_OBJECT),
@@ -106,8 +113,11 @@ def test_the_message_names_the_position_inside_the_call() -> None:
     assert "character 9" in call.message
 
 
-def test_a_call_left_open_does_not_swallow_the_next() -> None:
-    bad, good = parse("<tool_call>{oops " + GOOD).calls
+@pytest.mark.parametrize(
+    "start", ["{oops ", '{"name": "', '{"name": "f", "arguments": {"x": "abc</tool_call>', '["a", "']
+)
+def test_a_call_left_open_does_not_swallow_the_next(start: str) -> None:
+    bad, good = parse(f"<tool_call>{start}{GOOD}").calls
     assert isinstance(bad, MalformedCall)
     assert isinstance(good, ToolCall)
 

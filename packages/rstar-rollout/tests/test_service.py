@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import itertools
 import uuid
 from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import dataclass, replace
@@ -174,6 +175,30 @@ async def test_pause_drains_and_later_requests_wait(service: Service):
     assert not later.done()
     await service.client.resume()
     assert (await later).end_reason is EndReason.ANSWERED
+
+
+async def test_request_that_is_still_being_checked_counts_as_running(service: Service, monkeypatch: pytest.MonkeyPatch):
+    asked, told, state, calls = asyncio.Event(), asyncio.Event(), service.engine.state, itertools.count()
+
+    async def slow_state():
+        if next(calls) > 0:  # the client asks first
+            asked.set()
+            await told.wait()
+        return await state()
+
+    monkeypatch.setattr(service.engine, "state", slow_state)
+    running = asyncio.ensure_future(anext(service.generate(1)))
+    await asked.wait()
+    pause = asyncio.create_task(service.client.pause())
+    with pytest.raises(grpc.aio.AioRpcError) as refused:
+        await rollout_pb2_grpc.RolloutServiceStub(service.channel).BeginWeightUpdate(
+            rollout_pb2.BeginWeightUpdateRequest(version=2)
+        )
+    assert "requests are running" in str(refused.value.details())
+    assert not pause.done()
+    told.set()
+    assert (await running).end_reason is EndReason.ANSWERED
+    await pause
 
 
 async def test_pause_with_abort_cancels(service: Service):

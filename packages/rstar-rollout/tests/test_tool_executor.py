@@ -148,6 +148,13 @@ async def test_refused_program_counts_as_failed_and_tells_nothing_of_the_infrast
     assert "host" not in result.text
 
 
+@needs_sandbox
+async def test_limits_that_a_sandbox_refuses_are_no_fault_of_the_program(run: Run):
+    result = await run(invocation("1", seconds=-1.0))
+    assert (result.status, result.text) == (ToolStatus.UNAVAILABLE, "")
+    assert "limits.wall_seconds" in result.detail
+
+
 async def test_no_server_at_all_is_unavailable():
     channel = open_channel(f"unix:/tmp/rstar-{uuid.uuid4().hex[:12]}.sock")
     result = await SandboxToolExecutor(channel, patience_seconds=0.2).execute(invocation("1"))

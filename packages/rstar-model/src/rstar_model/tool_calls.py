@@ -8,6 +8,7 @@ that the policy gets to read; a malformed call never hides the other calls of th
 from __future__ import annotations
 
 import json
+import math
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -17,6 +18,7 @@ from typing import Any
 __all__ = ["MalformedCall", "MalformedKind", "ParsedTurn", "ToolCall", "ToolCallParser"]
 
 _SPACE = re.compile(r"[ \t\r\n]*")
+_STRING_OR_BRACKET = re.compile(r'"(?:[^"\\]|\\.)*"|[][{}]', re.DOTALL)
 
 
 class MalformedKind(str, Enum):
@@ -25,7 +27,7 @@ class MalformedKind(str, Enum):
     INVALID_JSON = "invalid_json"
     """No JSON at all, or broken off; an empty call too."""
     NOT_A_JSON_VALUE = "not_a_json_value"
-    """NaN or an infinity, which Python's reader would take."""
+    """NaN or an infinity, which Python's reader would take, `1e999` too."""
     REPEATED_KEY = "repeated_key"
     TOO_DEEP = "too_deep"
     NUMBER_TOO_LONG = "number_too_long"
@@ -80,6 +82,13 @@ def _refuse_constant(text: str) -> None:
     raise _RefusedValueError(f"{text} is not a JSON value", MalformedKind.NOT_A_JSON_VALUE)
 
 
+def _finite(text: str) -> float:
+    value = float(text)
+    if math.isinf(value):
+        raise _RefusedValueError(f"{text} is beyond the range of numbers", MalformedKind.NOT_A_JSON_VALUE)
+    return value
+
+
 def _unique_keys(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     record = dict(pairs)
     if len(record) != len(pairs):
@@ -102,7 +111,9 @@ class ToolCallParser:
     def __init__(self, open_tag: str = "<tool_call>", close_tag: str = "</tool_call>") -> None:
         self.open_tag = open_tag
         self.close_tag = close_tag
-        self._decoder = json.JSONDecoder(parse_constant=_refuse_constant, object_pairs_hook=_unique_keys)
+        self._decoder = json.JSONDecoder(
+            parse_float=_finite, parse_constant=_refuse_constant, object_pairs_hook=_unique_keys
+        )
 
     def parse(self, text: str) -> ParsedTurn:
         """All calls of one turn. ``text`` must hold the turn as generated, special tokens visible."""
@@ -126,11 +137,12 @@ class ToolCallParser:
             # A string without end swallows the closing tag; the tag after the call's start still ends it.
             return self._malformed(text, start, error.pos, reason, MalformedKind.INVALID_JSON)
         except RecursionError:
-            return self._malformed(text, start, body, "nested too deeply", MalformedKind.TOO_DEEP)
+            return self._malformed(text, start, _value_end(text, body), "nested too deeply", MalformedKind.TOO_DEEP)
         except _RefusedValueError as error:
-            return self._malformed(text, start, body, str(error), error.kind)
+            return self._malformed(text, start, _value_end(text, body), str(error), error.kind)
         except ValueError:  # Python reads no integer of more than some thousand digits
-            return self._malformed(text, start, body, "a number is too long", MalformedKind.NUMBER_TOO_LONG)
+            reason = "a number is too long"
+            return self._malformed(text, start, _value_end(text, body), reason, MalformedKind.NUMBER_TOO_LONG)
         close = _after_space(text, end)
         if not text.startswith(self.close_tag, close):
             reason = f"text after the JSON object at character {close - body}; one object per call"
@@ -142,10 +154,38 @@ class ToolCallParser:
     ) -> tuple[MalformedCall, int | None]:
         call = MalformedCall(f"Tool call not parsed: {reason}", start, kind)
         close = text.find(self.close_tag, error_at)
-        if close < 0:
-            return call, None
         reopened = text.find(self.open_tag, error_at)  # a call left open must not swallow the next one
-        return call, reopened if 0 <= reopened < close else close + len(self.close_tag)
+        resume = reopened if 0 <= reopened < close else close + len(self.close_tag)
+        hidden = self._well_formed_between(text, start + len(self.open_tag), resume if close >= 0 else len(text))
+        return call, hidden if hidden is not None else resume if close >= 0 else None
+
+    def _well_formed_between(self, text: str, begin: int, end: int) -> int | None:
+        """Where the first well-formed call opens.
+
+        A string without end runs into the quotes of the next call. No string that has an end holds one: its quotes
+        are escaped.
+        """
+        while (start := text.find(self.open_tag, begin, end)) >= 0:
+            begin = start + len(self.open_tag)
+            try:
+                value, after = self._decoder.raw_decode(text, _after_space(text, begin))
+            except (ValueError, RecursionError):
+                continue
+            if text.startswith(self.close_tag, _after_space(text, after)) and isinstance(
+                _checked(value, start), ToolCall
+            ):
+                return start
+        return None
+
+
+def _value_end(text: str, body: int) -> int:
+    """Where an object or array that was read but refused ends; ``body``, where it begins, if its end is not there."""
+    depth = 0
+    for found in _STRING_OR_BRACKET.finditer(text, body):
+        depth += {"{": 1, "[": 1, "}": -1, "]": -1}.get(found.group(), 0)
+        if depth == 0:
+            return found.end()
+    return body
 
 
 def _after_space(text: str, position: int) -> int:

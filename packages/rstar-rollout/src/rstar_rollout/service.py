@@ -69,11 +69,12 @@ class RolloutServicer(rollout_pb2_grpc.RolloutServiceServicer):
         await self._open.wait()
         if request.request_id in self._running:
             await context.abort(grpc.StatusCode.ALREADY_EXISTS, f"request {request.request_id} is running")
-        await self._check_ready(request, context)
+        # From here on it counts as running: whoever pauses the service while the engine is asked waits for it.
         self._running[request.request_id] = batch
         self._idle.clear()
-        count_continued(batch.continued)
         try:
+            await self._check_ready(request, context)
+            count_continued(batch.continued)
             async with self._turn if self._engine.deterministic else contextlib.nullcontext():
                 async for event in self._events(batch):
                     yield event

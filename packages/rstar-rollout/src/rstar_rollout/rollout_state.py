@@ -19,7 +19,7 @@ from rstar_model.tool_calls import MalformedCall, ParsedTurn, ToolCall
 from rstar_model.tools import ToolSpec
 from rstar_model.trajectory import Segment, ToolCallRecord, Trajectory
 from rstar_model.types import EndReason, SpanKind, ToolStatus
-from rstar_rollout.continuation import Continuation
+from rstar_rollout.continuation import Continuation, count_repeat
 from rstar_rollout.engines.base import GenerationRequest, GenerationResult, NoiseKey
 from rstar_rollout.limits import RolloutLimits, SamplingSettings, ToolSettings
 from rstar_rollout.tool_executor import ToolInvocation, ToolResult
@@ -252,7 +252,7 @@ class RolloutState:
                     truncated=cut or result.truncated,
                 )
             )
-            self._count_repeat(call, result.status)
+            self._repeats, self._last_call = count_repeat(self._repeats, self._last_call, self._records[-1])
         failed = [result for result in results if result.status is ToolStatus.UNAVAILABLE]
         if failed:
             self.fail(f"tool unavailable: {failed[0].detail}")
@@ -271,14 +271,6 @@ class RolloutState:
             return
         for kind, ids in spans:
             self._ledger.append(kind, ids, turn=turn)
-
-    def _count_repeat(self, call: PlannedCall, status: ToolStatus) -> None:
-        """Length of the present run of invalid or identical calls; infrastructure faults do not count."""
-        if status is ToolStatus.UNAVAILABLE:
-            return
-        key = (call.name, call.arguments_json) if call.invocation is not None else ("", "")
-        self._repeats = self._repeats + 1 if key == self._last_call else 1
-        self._last_call = key
 
     def expire(self) -> None:
         """End the rollout because its time is over; what it has is valid for training."""

@@ -33,30 +33,29 @@ class ShardedPolicy(Policy):
         only_mask: bool = True,
     ) -> LogProbs:
         """See `Policy.forward_log_probs`."""
-        if self.sequence is None:
+        sequence = self.sequence
+        if sequence is None:
             return super().forward_log_probs(packed, temperature, chunk_tokens, with_entropy, only_mask)
-        row, start, end = self.sequence.row(packed.to(self.device))
+        row, start, end = sequence.row(packed.to(self.device))
         own = (row.previous >= start) & (row.previous < end)
         at = (own & row.loss_mask if only_mask else own).nonzero().squeeze(1)
         states = self._hidden(row, start, end)
         # A rank without any token of its own takes part all the same: its collectives are the others' too.
         idle = len(at) == 0
-        places, targets = (
-            (at.new_zeros(1), row.token_ids[:1]) if idle else (row.previous[at] - start, row.token_ids[at])
-        )
-        found = self._project(states.index_select(0, places), targets, temperature, chunk_tokens, with_entropy)
         if idle:
             at = at.new_zeros(1)
-        values, entropy = (
-            None
-            if each is None
-            else self.sequence.whole(each.new_zeros(len(row)).index_copy(0, at, each * 0.0 if idle else each))[
-                : len(packed)
-            ]
-            for each in found
-        )
-        assert values is not None, "entropy alone may be absent"
-        return LogProbs(values, entropy)
+            places, targets = at, row.token_ids[:1]
+        else:
+            places, targets = row.previous[at] - start, row.token_ids[at]
+        found = self._project(states.index_select(0, places), targets, temperature, chunk_tokens, with_entropy)
+
+        def whole(own_values: Tensor) -> Tensor:
+            """What all ranks have found, at the places of the row; without the tokens that fill the row up."""
+            shared = own_values * 0.0 if idle else own_values
+            return sequence.whole(own_values.new_zeros(len(row)).index_copy(0, at, shared))[: len(packed)]
+
+        log_probs, entropy = found
+        return LogProbs(whole(log_probs), None if entropy is None else whole(entropy))
 
     def _projection_dtype(self) -> torch.dtype:
         """Logits rounded to bfloat16 would be 0.1 nats off, whatever the parameters are held in."""

@@ -33,6 +33,14 @@ def test_rollouts_and_tokens_of_a_stage() -> None:
     assert found["max_generated_tokens"] == 5 * 7 * 6 * 100
 
 
+def test_problems_under_way_beyond_a_step_are_counted_once() -> None:
+    made = plan(*SIZES, "stages.rl-1.partial={extra_problems=2}", "stages.rl-1.loss.engine_ratio_cap=2.0")
+    found = stage(made, "rl-1")
+    assert found["rollouts"] == (5 * 7 + 2) * 6
+    assert found["max_generated_tokens"] == (5 * 7 + 2) * 6 * 100
+    assert found["epochs"] == (5 * 7 + 2) / made.train_problems
+
+
 def test_several_updates_per_step_are_counted() -> None:
     assert stage(plan(*SIZES, "stages.rl-1.loss.updates_per_step=4"), "rl-1")["optimizer_updates"] == 20
 

@@ -172,7 +172,9 @@ def _rl_plan(stage: Stage, train_problems: int) -> StagePlan:
     # A refill round replaces at most every group of the step.
     rounds = 1 + stage.refill_rounds
     rollouts_per_step = stage.problems_per_step * stage.rollouts_per_problem
-    rollouts = stage.steps * rollouts_per_step * rounds
+    extra = stage.problems_under_way - stage.problems_per_step
+    # Groups that are stopped go on in the next step: those beside the step's own are begun once more, at the start.
+    rollouts = (stage.steps * stage.problems_per_step * rounds + extra) * stage.rollouts_per_problem
     hard = stage.hard_filter if stage.data == "hard" else None
     filter_rollouts = min(hard.problems, train_problems) * hard.samples if hard else 0
     return StagePlan(
@@ -186,7 +188,7 @@ def _rl_plan(stage: Stage, train_problems: int) -> StagePlan:
         filter_rollouts=filter_rollouts,
         max_response_tokens=stage.max_response_tokens,
         max_generated_tokens=(rollouts + filter_rollouts) * stage.max_response_tokens,
-        epochs=None if hard else stage.steps * stage.problems_per_step / train_problems,
+        epochs=None if hard else (stage.steps * stage.problems_per_step + extra) / train_problems,
     )
 
 

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import ast
+import hashlib
+import os
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
@@ -71,3 +74,58 @@ def test_orphans_are_ended(either: Sandbox) -> None:
 
 def test_a_long_call_times_out(either: Sandbox) -> None:
     assert either.run("10**(10**9)", timeout_s=0.5).status is Status.TIMEOUT
+
+
+def test_random_numbers_are_fresh(either: Sandbox) -> None:
+    code = "import random; (random.random(), random.Random(1).random())"
+    first, second = _value(either, code), _value(either, code)
+    assert isinstance(first, tuple)
+    assert isinstance(second, tuple)
+    assert first[0] != second[0]
+    assert first[1] == second[1]
+
+
+def test_the_main_thread_knows_its_id(either: Sandbox) -> None:
+    code = "import threading; threading.main_thread().native_id == threading.get_native_id()"
+    assert _value(either, code) is True
+
+
+def test_threads_and_processes_of_a_program_work(either: Sandbox) -> None:
+    code = """
+import os, threading
+seen = []
+thread = threading.Thread(target=lambda: seen.append(1))
+thread.start()
+thread.join()
+pid = os.fork()
+if pid == 0:
+    os._exit(7)
+(seen, os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]))
+"""
+    assert _value(either, code) == ([1], 7)
+
+
+def test_standard_input_of_any_size_is_read_to_its_end(either: Sandbox) -> None:
+    content = bytes(range(256)) * 1000
+    result = either.run("import hashlib, sys; hashlib.sha256(sys.stdin.buffer.read()).hexdigest()", stdin=content)
+    assert ast.literal_eval(result.value or "None") == hashlib.sha256(content).hexdigest()
+
+
+def test_the_memory_limit_of_a_call_holds(either: Sandbox) -> None:
+    code = "block = bytearray(256 * 2**20); len(block)"
+    assert either.run(code, memory_mb=64).status is Status.MEMORY_LIMIT
+    assert either.run(code, memory_mb=512).status is Status.OK
+
+
+def test_the_cpu_time_of_a_program_is_its_own(either: Sandbox) -> None:
+    result = either.run("import time\nend = time.process_time() + 0.3\nwhile time.process_time() < end: pass")
+    assert 0.2 < result.cpu_seconds < 2
+
+
+def test_a_module_that_asks_is_told_of_forks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "attentive.py").write_text(
+        "import os\ntold = []\nos.register_at_fork(after_in_child=lambda: told.append(os.getpid()))\n"
+    )
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path), prepend=os.pathsep)
+    with Sandbox(slots=1, options=["--warm", "attentive"]) as running:
+        assert running.run("import attentive, os\nattentive.told[-1] == os.getpid()").value == "True"

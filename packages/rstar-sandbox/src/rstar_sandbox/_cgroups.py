@@ -85,6 +85,11 @@ class SlotGroup:
         """What has to stay open."""
         return self._limit, self._usage, self._events, self._tasks
 
+    @property
+    def tasks_descriptor(self) -> int:
+        """A file that says how many processes and threads are in the group."""
+        return self._tasks
+
     def limit_memory(self, memory_bytes: int) -> None:
         """Bounds what the next call may use beyond what the slot and its waiting child use.
 

@@ -1,16 +1,21 @@
+from collections.abc import Callable
+from typing import Any
+
 INTERFACE: int
 
 def new_namespace(stack_top: int, /) -> int: ...
-def enter(
-    out: int,
-    err: int,
-    channel: int,
-    target: int,
-    home: str,
-    limits: tuple[tuple[int, int], ...],
-    user: int,
-    drop: bool,
-    death: bool,
-    ruleset: int,
+def serve_forks(
+    control: int,
+    stack_top: int,
+    namespace: int,
+    tasks: int,
+    others: int,
+    rights: tuple[Any, ...],
+    mapped: int,
+    seed: Callable[[], object],
+    hooks: bool,
+    begin: bool,
     /,
-) -> None: ...
+) -> str | bytes: ...
+def enter(out: int, err: int, channel: int, rights: tuple[Any, ...], /) -> None: ...
+def make_immortal(objects: list[object], /) -> int: ...

@@ -72,10 +72,12 @@ class PidNamespace:
     """
 
     def __init__(self) -> None:
-        self._own = os.open("/proc/self/ns/pid", os.O_RDONLY | os.O_CLOEXEC)
+        self.own = os.open("/proc/self/ns/pid", os.O_RDONLY | os.O_CLOEXEC)
+        """The namespace of the calling process."""
         self._stack = mmap.mmap(-1, _STACK_BYTES)
         base = ctypes.addressof(ctypes.c_char.from_buffer(self._stack))
-        self._stack_top = (base + _STACK_BYTES) & ~15
+        self.stack_top = (base + _STACK_BYTES) & ~15
+        """Where the stack of an init begins."""
 
     def fork(self) -> tuple[int, int]:
         """Forks into a fresh namespace.
@@ -86,16 +88,16 @@ class PidNamespace:
         Raises:
             OSError: the kernel refuses.
         """
-        init = EXTENSION.new_namespace(self._stack_top) if EXTENSION is not None else self._new_namespace()
+        init = EXTENSION.new_namespace(self.stack_top) if EXTENSION is not None else self._new_namespace()
         try:
             pid = os.fork()
         except OSError:
             self.end(init)
-            check(libc.setns(self._own, NEW_PID), "setns")
+            check(libc.setns(self.own, NEW_PID), "setns")
             raise
         if pid == 0:
             return 0, 0
-        check(libc.setns(self._own, NEW_PID), "setns")
+        check(libc.setns(self.own, NEW_PID), "setns")
         return pid, init
 
     def _new_namespace(self) -> int:
@@ -103,7 +105,7 @@ class PidNamespace:
         signal.signal(signal.SIGCHLD, signal.SIG_IGN)
         flags = NEW_PID | _CLONE_VM | signal.SIGCHLD
         try:
-            init = check(_libc_locked.clone(_PAUSE, self._stack_top, flags, None), "clone")
+            init = check(_libc_locked.clone(_PAUSE, self.stack_top, flags, None), "clone")
         finally:
             signal.signal(signal.SIGCHLD, signal.SIG_DFL)
         descriptor = os.pidfd_open(init)

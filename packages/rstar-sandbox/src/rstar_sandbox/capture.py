@@ -17,15 +17,13 @@ class Capture:
 
     Args:
         keep_bytes: length of the prefix that is kept.
-        read_end: an open descriptor to read from; -1: make a pipe.
+        read_end: an open descriptor to read from, without blocking.
     """
 
-    def __init__(self, keep_bytes: int, read_end: int = -1) -> None:
-        self.keep_bytes = keep_bytes
+    def __init__(self, keep_bytes: int, read_end: int) -> None:
+        self.keep_bytes, self.read_end = keep_bytes, read_end
         self.total_bytes = 0
         self._kept = bytearray()
-        self.read_end, self.write_end = (read_end, -1) if read_end >= 0 else os.pipe2(os.O_CLOEXEC)
-        os.set_blocking(self.read_end, False)
         self._full = False
         self.open = True
 
@@ -47,12 +45,6 @@ class Capture:
         del self._kept[:length]
         self.total_bytes -= length
         return line
-
-    def close_write_end(self) -> None:
-        """The slot's copy of the program's end; without this there is never an end of file."""
-        if self.write_end >= 0:
-            os.close(self.write_end)
-            self.write_end = -1
 
     def drain(self) -> bool:
         """Reads once what is there.
@@ -97,8 +89,7 @@ class Capture:
         self._kept.clear()
 
     def close(self) -> None:
-        """Closes both ends."""
-        self.close_write_end()
+        """Closes the read end."""
         if self.read_end >= 0:
             os.close(self.read_end)
             self.read_end, self.open = -1, False

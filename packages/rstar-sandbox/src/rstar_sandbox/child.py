@@ -15,18 +15,29 @@ import random
 import resource
 import socket
 import sys
+import threading
 import time
+from collections.abc import Callable
 from json.encoder import encode_basestring_ascii as _quoted
 from typing import Any, NoReturn
 
 from rstar_sandbox import hot, isolation
 from rstar_sandbox.interpreter import PROGRAM_NAME, finish_interpreter, give_stdin, interruptible
 from rstar_sandbox.levels import OFF
-from rstar_sandbox.messages import Job, receive
+from rstar_sandbox.messages import Job, receive, unpack
 from rstar_sandbox.program import Ending, fresh_main, run_source
 from rstar_sandbox.watch import MAX_PROCESSES
 
-__all__ = ["BEGIN", "CHANNEL_DESCRIPTOR", "be_child", "child_limits", "report_of"]
+__all__ = [
+    "BEGIN",
+    "CHANNEL_DESCRIPTOR",
+    "be_child",
+    "be_prepared_child",
+    "child_limits",
+    "limits_are_fixed",
+    "report_of",
+    "rights_of_child",
+]
 
 BEGIN = b"BEGIN"
 """First word of the line that a child sends when its program begins; monotonic and CPU nanoseconds follow."""
@@ -59,32 +70,89 @@ def be_child(
     """
     end = os._exit  # programs may replace what modules hold, not what this frame does
     try:
-        contained = plan.level != OFF
-        hot.enter(
-            ends,
-            CHANNEL_DESCRIPTOR,
-            confinement.home,
-            limits,
-            user,
-            contained and plan.drop_capabilities,
-            contained and not plan.namespaces,
-            confinement.ruleset,
-        )
+        hot.enter(ends, *rights_of_child(plan, user, confinement, limits))
         interruptible()
+        threading.main_thread()._set_native_id()  # type: ignore[attr-defined]  # CPython does not after a fork
         service = socket.socket(fileno=CHANNEL_DESCRIPTOR)
         frame = receive(service)
         if frame is None:
             end(0)
-        elif frame["kind"] == "session":
-            _run_session(service, Job.from_frame(frame), mapped, plan)
         else:
-            _run_job(Job.from_frame(frame), mapped, plan)
+            _serve_frame(service, frame, mapped, plan)
     except BaseException as error:  # the sandbox's own fault, or a program that broke the runner; never a traceback
-        with contextlib.suppress(BaseException):
-            content = json.dumps({"broken": f"{type(error).__name__}: {error}"})
-            os.write(CHANNEL_DESCRIPTOR, content.encode())
+        _say_broken(error)
     finally:
         end(70)
+
+
+def be_prepared_child(start: Callable[[], str | bytes], plan: isolation.Plan, mapped: int) -> NoReturn:
+    """The same for the children of a forker. Called in the forker: returns from `start` are those of children.
+
+    Args:
+        start: `serve_forks` of the extension, which does in a child what `be_child` does before the program begins, and
+            returns the program; or, as bytes, a frame that is to be served from there on.
+        plan: the isolation that a child has entered then.
+        mapped: address space of the forker, bytes.
+    """
+    # Nothing is made, set or looked up in a child that can be made, set or looked up here.
+    end, getpid, write, run, finish, report = os._exit, os.getpid, _write_all, run_source, finish_interpreter, report_of
+    numpy_random: Any = sys.modules.get("numpy.random")
+    try:
+        namespace = fresh_main().__dict__
+        namespace["__file__"] = PROGRAM_NAME
+        gc.enable()
+        given = start()
+        if type(given) is bytes:
+            random.seed()  # as after `os.fork`
+            _serve_frame(socket.socket(fileno=CHANNEL_DESCRIPTOR), unpack(given), mapped, plan)
+        assert type(given) is str
+        if numpy_random is not None:
+            numpy_random.seed(int.from_bytes(os.urandom(4), "little"))
+            _say_begin()
+        main_process = getpid()
+        ending = run(given, PROGRAM_NAME, namespace)
+        finish()
+        if getpid() == main_process:  # a fork that the program made falls through to here too
+            write(report(ending))
+        end(ending.exit_code)
+    except BaseException as error:  # as above
+        _say_broken(error)
+    finally:
+        end(70)
+
+
+def rights_of_child(
+    plan: isolation.Plan, user: int | None, confinement: isolation.Confinement, limits: tuple[tuple[int, int], ...]
+) -> tuple[int, str, tuple[tuple[int, int], ...], int | None, bool, bool, int]:
+    """What a child of a slot enters: the arguments of `hot.enter` after the first."""
+    contained = plan.level != OFF
+    return (
+        CHANNEL_DESCRIPTOR,
+        confinement.home,
+        limits,
+        user,
+        contained and plan.drop_capabilities,
+        contained and not plan.namespaces,
+        confinement.ruleset,
+    )
+
+
+def _serve_frame(service: socket.socket, frame: dict[str, Any], mapped: int, plan: isolation.Plan) -> NoReturn:
+    """Runs the program, or the session, that a frame asks for."""
+    job = Job.from_frame({**frame, "kind": "job"})
+    if frame["kind"] == "session":
+        _run_session(service, job, mapped, plan)
+    if plan.resource_limits:
+        _limit_memory(job.limits.memory_bytes, mapped)
+        _limit_cpu(job.limits.cpu_seconds)
+    give_stdin(job.stdin)
+    _run_job(job)
+
+
+def _say_broken(error: BaseException) -> None:
+    with contextlib.suppress(BaseException):
+        content = json.dumps({"broken": f"{type(error).__name__}: {error}"})
+        os.write(CHANNEL_DESCRIPTOR, content.encode())
 
 
 def report_of(ending: Ending) -> bytes:
@@ -95,19 +163,15 @@ def report_of(ending: Ending) -> bytes:
     return b'{"end": %s, "value": %s, "traceback": %s, "exit_code": %d}\n' % words
 
 
-def _run_job(job: Job, mapped: int, plan: isolation.Plan) -> NoReturn:
+def _run_job(job: Job) -> NoReturn:
     getpid, end, write = os.getpid, os._exit, _write_all
     main_process = getpid()
-    if plan.resource_limits:
-        _limit_memory(job.limits.memory_bytes, mapped)
-        _limit_cpu(job.limits.cpu_seconds)
-    give_stdin(job.stdin)
     _seed(job)
-    module = fresh_main()
-    module.__dict__["__file__"] = PROGRAM_NAME
+    namespace = fresh_main().__dict__
+    namespace["__file__"] = PROGRAM_NAME
     gc.enable()
     _say_begin()
-    ending = run_source(job.code, PROGRAM_NAME, module.__dict__)
+    ending = run_source(job.code, PROGRAM_NAME, namespace)
     finish_interpreter()
     if getpid() == main_process:  # a fork that the program made falls through to here too
         write(report_of(ending))
@@ -172,6 +236,11 @@ def child_limits(user: int | None, plan: isolation.Plan) -> tuple[tuple[int, int
     return (*limits, (resource.RLIMIT_NPROC, others + MAX_PROCESSES))
 
 
+def limits_are_fixed(user: int | None, plan: isolation.Plan) -> bool:
+    """Whether `child_limits` is the same for every child, whatever else runs on the machine."""
+    return not plan.resource_limits or plan.control_groups or user is not None or plan.user_namespace
+
+
 def _limit_memory(memory_bytes: int, mapped: int) -> None:
     # On top of what the warmed interpreter has mapped already, so that a limit means the same in every tier.
     _set_limit(resource.RLIMIT_AS, mapped + memory_bytes, mapped + memory_bytes)
@@ -203,7 +272,7 @@ def _tasks_of_the_machine() -> int:
 
 
 def _seed(job: Job) -> None:
-    """`random` has fresh entropy after each fork by itself; NumPy's global generator has not."""
+    """`random` has fresh entropy after each fork; NumPy's global generator has not."""
     if job.seed is not None:
         # Keyed by the program, so that the same program gives the same numbers and different ones do not.
         digest = hashlib.sha256(f"{job.seed}\0{job.code}\0".encode("utf-8", "surrogatepass") + job.stdin).digest()

@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
+import contextlib
 import gc
-from collections.abc import Sequence
+import os
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
 
 from rstar_sandbox import hot
 from rstar_sandbox._memory import collapse
 from rstar_sandbox.rehearsal import rehearse
 from rstar_sandbox.warmup import warm_up
 
-__all__ = ["make_forkable"]
+__all__ = ["foreign_fork_hooks", "make_forkable"]
+
+_foreign_hooks: set[str] = set()
 
 
 def make_forkable(scientific: Sequence[str]) -> list[str]:
@@ -22,7 +28,8 @@ def make_forkable(scientific: Sequence[str]) -> list[str]:
     Returns:
         Those of them that are warm.
     """
-    warmed = warm_up(scientific)
+    with _hooks_noticed():
+        warmed = warm_up(scientific)
     rehearse(warmed)
     gc.collect()
     hot.make_immortal()
@@ -30,3 +37,26 @@ def make_forkable(scientific: Sequence[str]) -> list[str]:
     gc.freeze()
     collapse()
     return warmed
+
+
+def foreign_fork_hooks() -> bool:
+    """Whether a module that is not of the standard library wants to know of forks."""
+    return bool(_foreign_hooks)
+
+
+@contextlib.contextmanager
+def _hooks_noticed() -> Iterator[None]:
+    register = os.register_at_fork
+
+    def noticed(**hooks: Callable[[], Any]) -> None:
+        for hook in hooks.values():
+            module = getattr(hook, "__module__", None) or type(getattr(hook, "__self__", hook)).__module__
+            if module.partition(".")[0] not in sys.stdlib_module_names:
+                _foreign_hooks.add(module)
+        register(**hooks)
+
+    os.register_at_fork = noticed  # type: ignore[assignment]  # the same but for what it remembers
+    try:
+        yield
+    finally:
+        os.register_at_fork = register

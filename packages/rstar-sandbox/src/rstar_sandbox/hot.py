@@ -17,10 +17,10 @@ from rstar_sandbox import _landlock, _linux
 if TYPE_CHECKING:
     from types import ModuleType
 
-__all__ = ["EXTENSION", "IMPLEMENTATION", "enter", "give_up_rights", "make_immortal"]
+__all__ = ["EXTENSION", "IMPLEMENTATION", "enter", "give_up_rights", "make_immortal", "rights"]
 
 
-_INTERFACE = 2
+_INTERFACE = 4
 
 
 def _load() -> ModuleType | None:
@@ -63,8 +63,7 @@ def enter(
         OSError: something that worked when it was probed does not now; the program must not run.
     """
     if EXTENSION is not None:
-        number = -1 if user is None else user
-        EXTENSION.enter(*ends, channel, home, limits, number, drop_capabilities, die_with_parent, ruleset)
+        EXTENSION.enter(*ends, rights(channel, home, limits, user, drop_capabilities, die_with_parent, ruleset))
         return
     os.setsid()
     _arrange_descriptors(*ends, channel, ruleset)
@@ -74,6 +73,19 @@ def enter(
         usable = limit if top == resource.RLIM_INFINITY else min(limit, top)
         resource.setrlimit(kind, (usable, usable))
     give_up_rights(user, drop_capabilities, die_with_parent, ruleset)
+
+
+def rights(
+    channel: int,
+    home: str,
+    limits: tuple[tuple[int, int], ...],
+    user: int | None,
+    drop_capabilities: bool,
+    die_with_parent: bool,
+    ruleset: int,
+) -> tuple[Any, ...]:
+    """The arguments of `enter` as the extension takes them."""
+    return channel, home, limits, -1 if user is None else user, drop_capabilities, die_with_parent, ruleset
 
 
 def give_up_rights(user: int | None, drop_capabilities: bool, die_with_parent: bool, ruleset: int) -> None:

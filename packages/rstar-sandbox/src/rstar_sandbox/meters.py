@@ -7,6 +7,7 @@ import time
 
 from rstar_sandbox import processes
 from rstar_sandbox._cgroups import SlotGroup
+from rstar_sandbox.families import Family
 from rstar_sandbox.quota import SHARED_MEMORY, bytes_of_user, exceeds
 from rstar_sandbox.watch import MAX_PROCESSES
 
@@ -43,7 +44,7 @@ class Watchdog:
 
     Args:
         memory_bytes: what the call may use beyond what its processes were born with.
-        others: processes below the slot that are not the program's.
+        family: of the call.
         folder: whose content is bounded; None: it has a quota of its own.
         folder_bytes: most bytes in it.
         folder_files: most entries in it.
@@ -55,23 +56,22 @@ class Watchdog:
     def __init__(
         self,
         memory_bytes: int,
-        others: int,
+        family: Family,
         folder: str | None,
         folder_bytes: int,
         folder_files: int,
         user: int | None = None,
     ) -> None:
-        self._memory_bytes, self._others = memory_bytes, others
+        self._memory_bytes, self._family = memory_bytes, family
         self._folder, self._folder_bytes, self._folder_files = folder, folder_bytes, folder_files
         self._user = user
-        # Children are born with the slot's pages.
-        self._inherited = processes.own_resident_bytes()
+        self._inherited = family.inherited_bytes
         self._files_checked = time.monotonic()
 
     def over(self) -> str | None:
         """See `Meter`."""
-        pids = processes.descendants()
-        if len(pids) - self._others > MAX_PROCESSES:
+        pids = self._family.members()
+        if len(pids) > MAX_PROCESSES:
             return "crashed"
         if processes.memory_of(pids, self._inherited, self._memory_bytes, self._user) > self._memory_bytes:
             return "memory_limit"

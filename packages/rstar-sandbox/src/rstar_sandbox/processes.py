@@ -12,13 +12,14 @@ from collections.abc import Iterator
 from rstar_sandbox._linux import set_parent_death_signal
 
 __all__ = [
-    "count_all",
+    "all_but",
     "descendants",
     "kill_all",
     "memory_of",
     "own_mapped_bytes",
     "own_resident_bytes",
     "reap_dead",
+    "resident_bytes",
     "run_delay_seconds",
 ]
 
@@ -46,9 +47,12 @@ def resident_bytes(pid: int | str) -> int:
         return 0
 
 
-def count_all() -> int:
-    """Processes that `/proc` shows: in a slot with a root of its own, all of the slot's namespace."""
-    return sum(name.isdigit() for name in os.listdir("/proc"))
+def all_but(*others: int) -> list[int]:
+    """Processes that `/proc` shows, but these: in a slot with a root of its own, of the slot's namespace.
+
+    Those of a call are always shown to their slot; others are not where the kernel hides what may not be looked into.
+    """
+    return [pid for pid in map(int, filter(str.isdigit, os.listdir("/proc"))) if pid not in others]
 
 
 def reap_dead() -> bool:

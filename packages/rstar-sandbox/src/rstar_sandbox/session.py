@@ -27,7 +27,7 @@ def serve_session(slot: Slot, child: WaitingChild, frame: dict[str, Any]) -> Non
     """Serves the cells of one session until the service closes it."""
     try:
         with contextlib.suppress(BrokenPipeError, ConnectionResetError):
-            send(child.channel, frame)
+            slot.family.start(child.channel, frame)
         child.channel.setblocking(False)
         lost, cpu_before = "", 0.0
         while (request := receive(slot.connection)) is not None and request["kind"] == "job":
@@ -55,7 +55,8 @@ def _run_cell(slot: Slot, child: WaitingChild, cell: Job, cpu_before: float) -> 
         write_files(slot.home, cell.files, slot.user)
     except UnusablePathError as problem:
         return Outcome("error", traceback=f"OSError: {problem}"), cpu_before
-    watch = Watch(slot.connection, cell.limits, child.pid, pipes, slot.meter(cell.limits), INTERRUPT_SECONDS)
+    meter = slot.meter(cell.limits)
+    watch = Watch(slot.connection, cell.limits, child.pid, slot.family, pipes, meter, INTERRUPT_SECONDS)
     child.channel.setblocking(True)
     with contextlib.suppress(BrokenPipeError, ConnectionResetError):  # a dead child is seen by the watch
         send(child.channel, {**cell.frame(), "files": {}, "collect": ()})

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import select
 import socket
 import time
 from typing import Any, NoReturn
@@ -27,14 +26,13 @@ _START_ATTEMPTS = 3
 
 def slot_main(slot: Slot) -> NoReturn:
     """Serves jobs until the service closes the connection."""
-    child: WaitingChild | None = None
     try:
-        child = slot.fork_ahead()
+        slot.fork_ahead()
         while (frame := receive(slot.connection)) is not None:
             if frame["kind"] == "job":
-                child = _serve_job(slot, child, frame)
+                _serve_job(slot, frame)
             elif frame["kind"] == "session":
-                serve_session(slot, child, frame)
+                serve_session(slot, slot.take_child(), frame)
                 break
             elif frame["kind"] == "close":
                 break
@@ -44,26 +42,23 @@ def slot_main(slot: Slot) -> NoReturn:
         os.write(2, f"sandbox slot: {type(error).__name__}: {error}\n".encode())
     finally:
         with contextlib.suppress(OSError):
-            leave(slot, child)
+            leave(slot)
         os._exit(0)
 
 
-def _serve_job(slot: Slot, child: WaitingChild, frame: dict[str, Any]) -> WaitingChild:
-    """Answers one job; returns the child of the next."""
-    job, ahead = Job.from_frame(frame), not _connection_waits(child.channel)
+def _serve_job(slot: Slot, frame: dict[str, Any]) -> None:
+    """Answers one job and has the child of the next made."""
+    job, ahead = Job.from_frame(frame), True
     for attempt in range(_START_ATTEMPTS):
+        child = slot.take_child()
+        ahead = ahead and child.ahead and not attempt
         outcome = _run_job(slot, child, job, frame, ahead)
         if outcome.status != "unavailable" or outcome.cancelled:
             break
         if attempt < _START_ATTEMPTS - 1:
-            child, ahead = slot.fork_ahead(), False
+            slot.fork_ahead()
     send(slot.connection, outcome.frame())
-    return slot.fork_ahead()
-
-
-def _connection_waits(channel: socket.socket) -> bool:
-    """Whether there is something to read: from a child that waits, only its end."""
-    return bool(select.select([channel], [], [], 0)[0])
+    slot.fork_ahead()
 
 
 def _run_job(slot: Slot, child: WaitingChild, job: Job, frame: dict[str, Any], ahead: bool) -> Outcome:
@@ -77,13 +72,13 @@ def _run_job(slot: Slot, child: WaitingChild, job: Job, frame: dict[str, Any], a
     pipes.out.keep_bytes, pipes.err.keep_bytes = job.limits.max_stdout_bytes, job.limits.max_stderr_bytes
     try:
         refused = _give_files(slot, job)
-        watch = Watch(slot.connection, job.limits, child.pid, pipes, slot.meter(job.limits))
+        watch = Watch(slot.connection, job.limits, child.pid, slot.family, pipes, slot.meter(job.limits))
         try:
             with contextlib.suppress(BrokenPipeError, ConnectionResetError):  # a dead child is seen by the watch
                 if refused:
                     child.channel.shutdown(socket.SHUT_WR)
                 else:
-                    send(child.channel, {**frame, "files": {}, "collect": ()})
+                    slot.family.start(child.channel, {**frame, "files": {}, "collect": ()})
             child.channel.setblocking(False)
             watch.run()
         finally:
@@ -103,7 +98,11 @@ def _run_job(slot: Slot, child: WaitingChild, job: Job, frame: dict[str, Any], a
     phases["exec"] = (watch.wall_seconds, max(0.0, watch.cpu_seconds - watch.setup_cpu_seconds))
     phases["drain"] = (drained - reaped, reaping_cpu - cpu_before + drained_cpu - reaped_cpu)
     cleaned, cleaned_cpu = time.monotonic(), time.process_time()
-    phases["reap"] = (reaped - reaping + cleaned - drained, reaped_cpu - reaping_cpu + cleaned_cpu - drained_cpu)
+    wall, cpu = watch.ending
+    phases["reap"] = (
+        wall + reaped - reaping + cleaned - drained,
+        cpu + reaped_cpu - reaping_cpu + cleaned_cpu - drained_cpu,
+    )
     return Outcome(
         **{
             **outcome,

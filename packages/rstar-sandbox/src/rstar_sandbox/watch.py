@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from rstar_sandbox.capture import Capture
+from rstar_sandbox.families import Family
 from rstar_sandbox.limits import Limits
 from rstar_sandbox.messages import receive
 from rstar_sandbox.processes import run_delay_seconds
@@ -41,6 +42,7 @@ MOST_STARVED = 3.0
 """A program that waits for a CPU gets at most this many times its wall limit."""
 _KILLED_SECONDS = 0.02
 _NO_PIDFD_SECONDS = 0.002
+_PATIENT_SECONDS = 0.002
 
 
 class ServiceGoneError(Exception):
@@ -79,7 +81,8 @@ class Watch:
     Args:
         connection: to the service, which may cancel.
         limits: what the program may use.
-        pid: the child, as its parent knows it.
+        pid: the child, as the caller sees it.
+        family: of the child; says when it has ended.
         pipes: from the child.
         meter: looks at memory, processes and files; None: nothing bounds them.
         interrupt_seconds: time that an interrupted child gets before it is killed at the wall limit; 0: none.
@@ -90,6 +93,7 @@ class Watch:
         connection: socket.socket,
         limits: Limits,
         pid: int,
+        family: Family,
         pipes: Pipes,
         meter: Meter | None,
         interrupt_seconds: float = 0.0,
@@ -108,57 +112,67 @@ class Watch:
         self.setup_cpu_seconds = 0.0
         """What the child used before."""
         self.ended = 0.0
-        self._connection, self._limits, self._pid, self._meter = connection, limits, pid, meter
+        self.ending = (0.0, 0.0)
+        """What ending the call's namespace took already, wall and CPU seconds."""
+        self._connection, self._limits, self._pid, self._family, self._meter = connection, limits, pid, family, meter
         self._interrupt_seconds = interrupt_seconds
         self._asked = time.monotonic()
         self._deadline = self._asked + START_SECONDS
         self._waited_before = 0.0
         self._checked = self._asked
-        try:
-            self._pidfd = os.pidfd_open(pid)
-        except OSError:
-            self._pidfd = -1
+        self._patient_until = self._asked + _PATIENT_SECONDS
 
     @property
     def wall_seconds(self) -> float:
         """From the beginning of the program to its end."""
         return max(0.0, self.ended - self.started) if self.started else 0.0
 
-    def run(self, finished: Callable[[], bool] = lambda: False) -> None:
+    def run(self, finished: Callable[[], bool] | None = None) -> None:
         """Returns when the main process is dead and reaped, or when `finished` says so.
+
+        Most programs end soon and print little: waking up for each line they print would cost more than the line. So
+        for the first moments only the end of a program is waited for, unless `finished` needs to see what it writes; a
+        program that fills its pipe meanwhile waits no longer than that.
 
         Raises:
             ServiceGoneError: the connection ended.
         """
         poll = select.poll()
         captures = {capture.read_end: capture for capture in self.pipes.all() if capture.open}
-        report, service = self.pipes.report, self._connection.fileno()
-        for descriptor in (*captures, service):
-            poll.register(descriptor, select.POLLIN)
-        if self._pidfd >= 0:
-            poll.register(self._pidfd, select.POLLIN)
-        try:
-            while True:
-                gone = self._pidfd < 0
-                for descriptor, _ in poll.poll(self._poll_milliseconds()):
-                    if descriptor == self._pidfd:
-                        gone = True
-                    elif descriptor == service:
-                        self._heed_service()
-                    else:
-                        capture = captures[descriptor]
-                        capture.drain()
-                        if not capture.open:
-                            poll.unregister(descriptor)
-                if not self.started and report.total_bytes:
+        service, end = self._connection.fileno(), self._family.descriptor
+        poll.register(service, select.POLLIN)
+        if end >= 0:
+            poll.register(end, select.POLLIN)
+        patient = finished is None and end >= 0
+        watched: dict[int, Capture] = {}
+        while True:
+            if not patient and not watched:
+                watched = captures
+                for descriptor in watched:
+                    poll.register(descriptor, select.POLLIN)
+            gone = end < 0
+            for descriptor, _ in poll.poll(self._poll_milliseconds(patient)):
+                if descriptor == end:
+                    gone = True
+                elif descriptor == service:
+                    self._heed_service()
+                else:
+                    capture = watched[descriptor]
+                    capture.drain()
+                    if not capture.open:
+                        poll.unregister(descriptor)
+            if gone and self._reaped():
+                self.pipes.report.drain()
+                if not self.started and self.pipes.report.total_bytes:
                     self._begin()
-                if (gone and self._reaped()) or finished():
-                    self.ended = time.monotonic()
-                    return
-                self._enforce()
-        finally:
-            if self._pidfd >= 0:
-                os.close(self._pidfd)
+                return
+            if not self.started and self.pipes.report.total_bytes:
+                self._begin()
+            if finished is not None and finished():
+                self.ended = time.monotonic()
+                return
+            self._enforce()
+            patient = patient and time.monotonic() < self._patient_until
 
     def _begin(self) -> None:
         """Reads the mark `BEGIN monotonic-ns cpu-ns` and starts the clock there."""
@@ -176,12 +190,14 @@ class Watch:
         self._deadline = self.started + self._limits.wall_seconds
         self._waited_before = run_delay_seconds(self._pid) if self._interrupt_seconds else 0.0
 
-    def _poll_milliseconds(self) -> float | None:
+    def _poll_milliseconds(self, patient: bool) -> float | None:
         now = time.monotonic()
         seconds = self._deadline - now if self.killed_for is None else _KILLED_SECONDS
+        if patient:
+            seconds = min(seconds, self._patient_until - now)
         if self._meter is not None:
             seconds = min(seconds, self._checked + self._meter.seconds - now)
-        if self._pidfd < 0:
+        if self._family.descriptor < 0:
             seconds = min(seconds, _NO_PIDFD_SECONDS)
         return max(0.0, seconds * 1000)
 
@@ -239,11 +255,10 @@ class Watch:
             os.kill(self._pid, number)
 
     def _reaped(self) -> bool:
-        pid, status, usage = os.wait4(self._pid, os.WNOHANG)
-        if pid == 0:
+        ended = self._family.reap()
+        if ended is None:
             return False
-        self.exited = True
-        self.wait_status = status
-        self.cpu_seconds = usage.ru_utime + usage.ru_stime
-        self.peak_bytes = usage.ru_maxrss * 1024
+        self.exited, self.ended = True, ended.at
+        self.wait_status, self.cpu_seconds, self.peak_bytes = ended.wait_status, ended.cpu_seconds, ended.peak_bytes
+        self.ending = (ended.wall_seconds, ended.ending_cpu_seconds)
         return True

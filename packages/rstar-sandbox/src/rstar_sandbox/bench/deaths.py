@@ -1,7 +1,8 @@
 """Processes killed at random in the middle of work: every call has to be answered, once, with its own answer.
 
-A dispatcher and two worker nodes on this machine; what is killed is a node, a zygote, a slot or a program, whatever
-chance finds below the nodes. A node that was killed is started again, as an operator's supervisor would.
+A dispatcher and two worker nodes on this machine; what is killed is a node, a zygote, a slot, or what a slot started,
+its forker or a program, whatever chance finds below the nodes. A node that was killed is started again, as an
+operator's supervisor would.
 """
 
 from __future__ import annotations

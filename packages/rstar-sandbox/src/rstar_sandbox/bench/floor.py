@@ -1,7 +1,8 @@
-"""The floor: fork a warm interpreter, let the child end at once, reap it, on every core. Nothing that forks is faster.
+"""The floor: fork a warm interpreter with `os.fork`, let the child end at once, reap it, on every core.
 
-No isolation, no program, no pipes, no transport. Run as `python -m rstar_sandbox.bench.floor TIER SECONDS` in a process
-of its own, so that what is forked is warm like a zygote of the tier and holds nothing else.
+What the interpreter and its modules do after a fork is in it; isolation, program, pipes and transport are not. Run as
+`python -m rstar_sandbox.bench.floor TIER SECONDS` in a process of its own, so that what is forked is warm like a zygote
+of the tier and holds nothing else.
 """
 
 from __future__ import annotations

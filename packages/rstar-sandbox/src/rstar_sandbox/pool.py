@@ -19,7 +19,8 @@ from rstar_sandbox.levels import is_at_least
 from rstar_sandbox.messages import CANCEL, CLOSE, Job, Outcome
 from rstar_sandbox.permits import Permits
 from rstar_sandbox.settings import SandboxSettings
-from rstar_sandbox.template import SlotConnection, Template
+from rstar_sandbox.slot_connection import SlotConnection
+from rstar_sandbox.template import Template
 from rstar_sandbox.tiers import STANDARD, tier_of_source, tiers_for
 from rstar_sandbox.watch import MOST_STARVED, START_SECONDS
 from rstar_sandbox.zygote_process import ZygoteProcess
@@ -152,7 +153,7 @@ class WorkerPool:
     def end_lease(self, slot: SlotConnection) -> None:
         """Ends a session's slot."""
         slot.tell(CLOSE)
-        slot.writer.close()
+        slot.close()
 
     def _tier_of(self, job: Job) -> str:
         return tier_of_source(job.code, self.settings.warm)
@@ -181,20 +182,20 @@ class WorkerPool:
             raise
 
     async def _run_on(self, slot: SlotConnection, job: Job) -> Outcome:
-        # A task of its own: a cancelled reader would leave half a frame behind.
-        exchange = asyncio.ensure_future(slot.exchange(job.frame()))
+        exchange = slot.exchange(job.frame())
         patience = START_SECONDS + MOST_STARVED * job.limits.wall_seconds + _ANSWER_GRACE_SECONDS
+        # A slot that does not answer is killed, and the exchange is over by that.
+        killing = asyncio.get_running_loop().call_later(patience, slot.template.kill, slot)
         self.running += 1
         try:
-            done, _ = await asyncio.wait({exchange}, timeout=patience)
+            # Shielded: a slot whose caller is gone still has to answer before it is used again.
+            frame = await asyncio.shield(exchange)
         except asyncio.CancelledError:
             self._background(self._cancel(slot, exchange))
             raise
         finally:
+            killing.cancel()
             self.running -= 1
-        if not done:
-            slot.template.kill(slot)
-        frame = await exchange
         if frame is None:
             self._permits.release()
             raise SlotLostError(alone=await slot.died_alone())

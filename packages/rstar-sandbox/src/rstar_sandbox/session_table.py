@@ -11,7 +11,7 @@ from rstar_sandbox.executor import Placed
 from rstar_sandbox.limits import Limits
 from rstar_sandbox.messages import CANCEL, Job, Outcome
 from rstar_sandbox.pool import WorkerPool
-from rstar_sandbox.template import SlotConnection
+from rstar_sandbox.slot_connection import SlotConnection
 
 __all__ = ["SessionLostError", "SessionTable", "TooManySessionsError", "UnknownSessionError"]
 

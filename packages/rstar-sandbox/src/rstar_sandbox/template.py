@@ -7,53 +7,18 @@ import collections
 import contextlib
 import time
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass, field
 from typing import Any
 
 from rstar_sandbox.executor import Counters, SlotLostError
 from rstar_sandbox.isolation import Plan
-from rstar_sandbox.messages import FRAME_HEADER, pack, unpack
 from rstar_sandbox.settings import SandboxSettings
+from rstar_sandbox.slot_connection import SlotConnection
 from rstar_sandbox.zygote_process import ZygoteProcess
 
-__all__ = ["SlotConnection", "Template"]
+__all__ = ["Template"]
 
 _RESTART_DELAYS = (0.0, 0.1, 0.5, 1.0, 2.0, 5.0)
 _STABLE_SECONDS = 10.0
-_DEATH_NOTICE_SECONDS = 2.0
-
-
-@dataclass(eq=False)
-class SlotConnection:
-    """The service's end of one slot."""
-
-    number: int
-    template: Template
-    reader: asyncio.StreamReader
-    writer: asyncio.StreamWriter
-    gone: asyncio.Future[bool] = field(repr=False)
-    """Done when the slot has ended: True when the zygote lives on and says so."""
-    generation: int
-
-    async def exchange(self, frame: dict[str, Any]) -> dict[str, Any] | None:
-        """Sends a frame and waits for the answer; None when the slot is gone."""
-        try:
-            self.writer.write(pack(frame))
-            await self.writer.drain()
-            header = await self.reader.readexactly(FRAME_HEADER.size)
-            return unpack(await self.reader.readexactly(FRAME_HEADER.unpack(header)[0]))
-        except (asyncio.IncompleteReadError, ConnectionError, OSError):
-            return None
-
-    def tell(self, frame: dict[str, Any]) -> None:
-        """Sends a frame that has no answer of its own."""
-        with contextlib.suppress(ConnectionError, OSError):
-            self.writer.write(pack(frame))
-
-    async def died_alone(self) -> bool:
-        """Whether the zygote outlived the slot and says so."""
-        done, _ = await asyncio.wait({self.gone}, timeout=_DEATH_NOTICE_SECONDS)
-        return bool(done) and self.gone.result()
 
 
 class Template:
@@ -109,7 +74,7 @@ class Template:
         """
         while self._idle:
             slot = self._idle.pop()  # the one used last has the warmest caches
-            if slot.generation == self._generation and not slot.reader.at_eof():
+            if slot.generation == self._generation and slot.is_open:
                 return slot
         try:
             slot = await self.open_slot()
@@ -120,14 +85,14 @@ class Template:
 
     def release(self, slot: SlotConnection) -> None:
         """Takes an idle slot back."""
-        if slot.generation == self._generation and slot.number in self._connections and not slot.reader.at_eof():
+        if slot.generation == self._generation and slot.number in self._connections and slot.is_open:
             self._idle.append(slot)
 
     def kill(self, slot: SlotConnection) -> None:
         """Has a slot killed that does not answer; its connection then ends."""
         if self._zygote is not None:
             self._zygote.kill_slot(slot.number)
-        slot.writer.close()
+        slot.close()
 
     async def open_slot(self) -> SlotConnection:
         """Makes a slot that is the caller's own.
@@ -140,9 +105,9 @@ class Template:
         self._next_slot += 1
         number, generation = self._next_slot, self._generation
         connection = self._zygote.ask_for_slot(number)
-        reader, writer = await asyncio.open_connection(sock=connection)
-        gone: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
-        return SlotConnection(number, self, reader, writer, gone, generation)
+        slot = SlotConnection(number, self, generation)
+        await asyncio.get_running_loop().create_connection(lambda: slot, sock=connection)
+        return slot
 
     async def supervise(self, plan: Plan | None) -> None:
         """Starts the zygote, and again whenever it dies, until cancelled.
@@ -214,7 +179,7 @@ class Template:
             slot.gone.set_result(True)
         with contextlib.suppress(ValueError):
             self._idle.remove(slot)
-        slot.writer.close()
+        slot.close()
         self._counters.slots_lost += 1
         if len(self._connections) < self._slots:
             with contextlib.suppress(OSError):
@@ -227,7 +192,7 @@ class Template:
 
     def _drop_connections(self) -> None:
         for slot in self._connections.values():
-            slot.writer.close()
+            slot.close()
             if not slot.gone.done():
                 slot.gone.set_result(False)
         self._connections.clear()

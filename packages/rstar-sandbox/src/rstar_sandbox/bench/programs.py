@@ -34,7 +34,7 @@ class Programs:
 
     def __init__(self, tier: str, seed: int) -> None:
         if tier not in TIERS:
-            raise UserInputError("--tier", tier, f"give {' or '.join(TIERS)}")
+            raise UserInputError("--tier", tier, f"one of {', '.join(TIERS)}")
         self._tier = tier
         self._random = random.Random(seed)  # noqa: S311 - a nonce, not a secret
 

@@ -45,11 +45,11 @@ class Plan:
             UserInputError: a field that cannot.
         """
         if self.rounds < 1:
-            raise UserInputError("--rounds", self.rounds, "give at least 1")
+            raise UserInputError("--rounds", self.rounds, "at least 1")
         if not 0 < self.seconds < math.inf:
-            raise UserInputError("--seconds", self.seconds, "give a positive number")
+            raise UserInputError("--seconds", self.seconds, "a positive number")
         if not self.concurrencies or min(self.concurrencies) < 1:
-            raise UserInputError("--concurrency", self.concurrencies, "give at least 1")
+            raise UserInputError("--concurrency", self.concurrencies, "at least 1")
         for tier in self.tiers:
             Programs(tier, 0)
         return self

@@ -34,7 +34,7 @@ def write_json(report: dict[str, Any], path: Path) -> None:
     try:
         path.write_text(json.dumps(_finite(report), indent=1) + "\n", encoding="utf-8")
     except OSError as error:
-        raise UserInputError("--json", str(path), f"it cannot be written ({error.strerror})") from error
+        raise UserInputError("--json", str(path), f"a file that can be written ({error.strerror})") from error
 
 
 def comparisons(report: dict[str, Any]) -> Iterator[str]:

@@ -223,7 +223,7 @@ class Http:
             import aiohttp
         except ImportError as error:
             raise UserInputError(
-                "--against", self._kind, "it needs aiohttp: pip install 'rstar-sandbox[http]'"
+                "--against", self._kind, "an environment with aiohttp: pip install 'rstar-sandbox[http]'"
             ) from error
         headers = {"Authorization": f"Bearer {self._token}"} if self._token else {}
         timeout = aiohttp.ClientTimeout(total=_ATTEMPT_SECONDS)
@@ -262,5 +262,5 @@ def parse_other(text: str, token: str | None) -> Http:
     """
     kind, separator, url = text.partition("=")
     if kind not in ("code-judge", "sandbox-fusion") or not separator or not url.startswith(("http://", "https://")):
-        raise UserInputError("--against", text, "give code-judge=http://host:port or sandbox-fusion=http://host:port")
+        raise UserInputError("--against", text, "code-judge=http://host:port or sandbox-fusion=http://host:port")
     return Http(kind, url, token)

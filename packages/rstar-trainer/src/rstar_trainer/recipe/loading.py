@@ -69,11 +69,11 @@ def _read(name_or_path: str | Path) -> dict[str, Any]:
         try:
             content = path.read_text(encoding="utf-8")
         except (OSError, UnicodeDecodeError) as error:
-            raise UserInputError("recipe", text, f"should be a readable UTF-8 file ({error})") from None
+            raise UserInputError("recipe", text, f"a readable UTF-8 file ({error})") from None
     try:
         return tomllib.loads(content)
     except tomllib.TOMLDecodeError as error:
-        raise UserInputError("recipe", text, f"should be valid TOML: {_flat(str(error))}") from None
+        raise UserInputError("recipe", text, f"valid TOML: {_flat(str(error))}") from None
 
 
 def _apply(values: dict[str, Any], overrides: Sequence[str]) -> None:
@@ -93,7 +93,7 @@ def _pair(override: str) -> tuple[list[str], Any]:
     key, equals, text = override.partition("=")
     key = key.strip()
     if not equals or not _KEY.fullmatch(key):
-        raise UserInputError("--set", override, 'should be key=value, such as "seed=2" or "stages.rl-1.steps=4"')
+        raise UserInputError("--set", override, 'key=value, such as "seed=2" or "stages.rl-1.steps=4"')
     keys, text = key.split("."), text.strip()
     if text.lower() == "none":
         return keys, None
@@ -101,7 +101,7 @@ def _pair(override: str) -> tuple[list[str], Any]:
         try:
             return keys, tomllib.loads(f"value = {text}")["value"]
         except tomllib.TOMLDecodeError as error:
-            raise UserInputError(key, text, f"should be a TOML value: {_flat(str(error))}") from None
+            raise UserInputError(key, text, f"a TOML value: {_flat(str(error))}") from None
     return keys, text
 
 
@@ -126,7 +126,7 @@ def _position(items: list[Any], key: str, field: str) -> int:
         return names.index(key)
     if key.isascii() and key.isdigit() and int(key) < len(items):
         return int(key)
-    raise UserInputError(field, key, f"should be a position from 0 to {len(items) - 1}, or one of {', '.join(names)}")
+    raise UserInputError(field, key, f"a position from 0 to {len(items) - 1}, or one of {', '.join(names)}")
 
 
 def _one_line(error: ValidationError, values: Mapping[str, Any]) -> UserInputError:
@@ -143,7 +143,7 @@ def _one_line(error: ValidationError, values: Mapping[str, Any]) -> UserInputErr
         # Checks over several fields name field and value in their own text.
         prefix = "" if field == "recipe" else f"{field}: needs "
         return UserInputError.message(f"{prefix}{_text(first)}{more}")
-    return UserInputError(field, _shown(first["input"]), f"should be {_text(first)}{more}")
+    return UserInputError(field, _shown(first["input"]), f"{_text(first)}{more}")
 
 
 def _dotted(location: tuple[int | str, ...], values: Any) -> str:
@@ -185,7 +185,7 @@ def _text(details: ErrorDetails) -> str:
     text = _flat(details["msg"])
     for prefix in ("Value error, ", "Input should be "):
         text = text.removeprefix(prefix)
-    return text
+    return text.replace(" should have ", " with ")
 
 
 def _shown(value: Any) -> str:

@@ -120,10 +120,12 @@ class WorkerPool:
             waited_from = time.monotonic()
             try:
                 slot = await self._acquire(template)
-            except (SlotLostError, asyncio.TimeoutError):
-                if self._stopping or time.monotonic() - waited_from > 1:
+            except asyncio.TimeoutError:
+                break  # all patience has been spent on a template that does not come
+            except SlotLostError:
+                if self._stopping:
                     break
-                continue
+                continue  # it died between two calls; how long this one had waited in the queue is no matter
             finally:
                 queue_seconds += time.monotonic() - waited_from
             try:

@@ -34,8 +34,12 @@ def make_folder(parent: str, prefix: str) -> tuple[str, int]:
 
 def remove_stale_folders(parent: str, prefix: str) -> list[str]:
     """Removes this user's folders that no living process holds, and returns their paths; links are left alone."""
-    removed = []
-    for entry in os.scandir(parent):
+    removed: list[str] = []
+    try:
+        entries = list(os.scandir(parent))
+    except OSError:  # a temporary folder may be writable and yet not readable
+        return removed
+    for entry in entries:
         if not entry.name.startswith(prefix) or not entry.is_dir(follow_symlinks=False):
             continue
         with contextlib.suppress(OSError):

@@ -216,7 +216,7 @@ static PyObject *enter(PyObject *self, PyObject *args) {
     Py_RETURN_NONE;
 }
 
-/* What a forker answers: first that a child is there, then that it and its namespace are gone. `families.py` reads both
+/* What a forker answers: first that a child is there, then that it and its namespace are gone. `forker.py` reads both
  * as native 64-bit integers. */
 struct made {
     int64_t error, pid, init, wall_ns, cpu_ns;
@@ -383,8 +383,6 @@ static PyObject *be_child(const struct rights *rights, const int *ends, long lon
     if (read_exactly(rights->channel, (char *)&order, sizeof(order)) < 0)
         _exit(0); /* the slot has closed the channel */
     if (order.is_program) {
-        if (mapped >= 0 && limit_program(&order, mapped) < 0)
-            return failed("setrlimit");
         if (give_stdin(rights->channel, order.stdin_size) < 0)
             return failed("standard input");
     }
@@ -397,6 +395,12 @@ static PyObject *be_child(const struct rights *rights, const int *ends, long lon
                                         : PyBytes_FromStringAndSize(content, order.size);
     PyMem_RawFree(content);
     if (result != NULL && order.is_program) {
+        /* Only now: that there is no memory for the text itself would be no fault of the program. */
+        if (mapped >= 0 && limit_program(&order, mapped) < 0) {
+            failed("setrlimit");
+            Py_CLEAR(result);
+            return NULL;
+        }
         PyObject *done = PyObject_CallNoArgs(seed);
         if (done == NULL)
             Py_CLEAR(result);

@@ -74,7 +74,8 @@ class PidNamespace:
     def __init__(self) -> None:
         self.own = os.open("/proc/self/ns/pid", os.O_RDONLY | os.O_CLOEXEC)
         """The namespace of the calling process."""
-        self._stack = mmap.mmap(-1, _STACK_BYTES)
+        # Private: the init shares it because it shares all memory of its maker, a forked child gets a copy.
+        self._stack = mmap.mmap(-1, _STACK_BYTES, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
         base = ctypes.addressof(ctypes.c_char.from_buffer(self._stack))
         self.stack_top = (base + _STACK_BYTES) & ~15
         """Where the stack of an init begins."""

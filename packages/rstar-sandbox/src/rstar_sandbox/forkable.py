@@ -30,7 +30,7 @@ def make_forkable(scientific: Sequence[str]) -> list[str]:
     """
     with _hooks_noticed():
         warmed = warm_up(scientific)
-    rehearse(warmed)
+        rehearse(warmed)
     gc.collect()
     hot.make_immortal()
     # A collection in a child would else look at, and so write to, every object.
@@ -49,10 +49,10 @@ def _hooks_noticed() -> Iterator[None]:
     register = os.register_at_fork
 
     def noticed(**hooks: Callable[[], Any]) -> None:
-        for hook in hooks.values():
-            module = getattr(hook, "__module__", None) or type(getattr(hook, "__self__", hook)).__module__
-            if module.partition(".")[0] not in sys.stdlib_module_names:
-                _foreign_hooks.add(module)
+        # Who registers tells more than what is registered, which may be a `functools.partial` or a bound method.
+        module = str(sys._getframe(1).f_globals.get("__name__", ""))
+        if module.partition(".")[0] not in sys.stdlib_module_names:
+            _foreign_hooks.add(module)
         register(**hooks)
 
     os.register_at_fork = noticed  # type: ignore[assignment]  # the same but for what it remembers

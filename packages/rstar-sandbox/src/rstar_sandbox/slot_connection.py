@@ -64,6 +64,12 @@ class SlotConnection(asyncio.Protocol):
         if self._transport is not None:
             self._transport.close()
 
+    def abort(self) -> None:
+        """Ends the connection at once, unsent bytes and all; whoever waits for an answer is told that there is none."""
+        self.is_open = False
+        if self._transport is not None:
+            self._transport.abort()
+
     async def died_alone(self) -> bool:
         """Whether the zygote outlived the slot and says so."""
         done, _ = await asyncio.wait({self.gone}, timeout=_DEATH_NOTICE_SECONDS)

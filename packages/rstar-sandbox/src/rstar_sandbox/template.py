@@ -92,7 +92,7 @@ class Template:
         """Has a slot killed that does not answer; its connection then ends."""
         if self._zygote is not None:
             self._zygote.kill_slot(slot.number)
-        slot.close()
+        slot.abort()  # a zygote that hangs kills nobody
 
     async def open_slot(self) -> SlotConnection:
         """Makes a slot that is the caller's own.
@@ -192,7 +192,7 @@ class Template:
 
     def _drop_connections(self) -> None:
         for slot in self._connections.values():
-            slot.close()
+            slot.abort()
             if not slot.gone.done():
                 slot.gone.set_result(False)
         self._connections.clear()

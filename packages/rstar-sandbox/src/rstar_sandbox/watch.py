@@ -250,7 +250,7 @@ class Watch:
             self._signal(signal.SIGKILL)
 
     def _signal(self, number: int) -> None:
-        # The main process is not reaped yet, so its id cannot have been given to another.
+        # Ids of a call are not given anew before the slot's next order, so this one cannot be another's.
         with contextlib.suppress(ProcessLookupError):
             os.kill(self._pid, number)
 

@@ -33,7 +33,7 @@ from rstar_sandbox.watch import MAX_PROCESSES
 
 __all__ = ["main"]
 
-# The slot itself, the init of the call's namespace, and for a moment the slot's maker.
+# The slot itself, its forker, and the init of the call's namespace.
 _TASKS_OF_A_SLOT = 3
 
 

@@ -82,10 +82,10 @@ class RolloutSource:
         if not self._sleeping or self._asleep == generation:
             return
         failures = 0
+        self._asleep = generation  # some may sleep even where others failed: all are woken before they are used
         while True:
             try:
                 await self._client.sleep()
-                self._asleep = generation
                 return
             except ServiceUnavailableError:
                 return

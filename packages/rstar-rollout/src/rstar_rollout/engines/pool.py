@@ -11,7 +11,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import replace
 
 from rstar_protos.errors import UserInputError
@@ -339,14 +339,14 @@ class EnginePool(GatedEngine):
                 return_exceptions=True,
             )
             refused = [outcome for outcome in outcomes if isinstance(outcome, WeightUpdateError)]
+            for seat, outcome in zip(seats, outcomes, strict=True):
+                if isinstance(outcome, BaseException) and not isinstance(outcome, WeightUpdateError):
+                    self._lose(seat, f"weight update to version {version} could not begin: {outcome}")
             if refused or self._none_left:
                 if len(refused) < len(seats):
                     # Those that have begun generate nothing before an update succeeds.
                     self._doubt = f"weight update to version {version} could not begin: {refused[0]}"
                 raise refused[0] if refused else WeightUpdateError("no engine is left")
-            for seat, outcome in zip(seats, outcomes, strict=True):
-                if isinstance(outcome, BaseException):
-                    self._lose(seat, f"weight update to version {version} could not begin: {outcome}")
             self._receiving = [(s, s.engine) for s, o in zip(seats, outcomes, strict=True) if o is None]
             if source.backend and not self._receiving:
                 self._doubt = f"weight update to version {version} has reached no engine"
@@ -407,12 +407,22 @@ class EnginePool(GatedEngine):
         task.add_done_callback(self._tasks.discard)
 
     async def sleep(self) -> None:
-        """Let every engine give its memory back, see `Engine.sleep`."""
-        await asyncio.gather(*(seat.engine.sleep() for seat in self._living))
+        """Let every engine give its memory back, those held out too; see `Engine.sleep`. Dead ones are replaced."""
+        await self._with_all(lambda engine: engine.sleep())
 
     async def wake(self) -> None:
         """Take the memory again, see `Engine.wake`."""
-        await asyncio.gather(*(seat.engine.wake() for seat in self._living))
+        await self._with_all(lambda engine: engine.wake())
+
+    async def _with_all(self, act: Callable[[Engine], Awaitable[None]]) -> None:
+        seats = [seat for seat in self._seats if seat.state in (SeatState.ALIVE, SeatState.PARKED)]
+        outcomes = await asyncio.gather(*(act(seat.engine) for seat in seats), return_exceptions=True)
+        for seat, outcome in zip(seats, outcomes, strict=True):
+            if isinstance(outcome, EngineDeadError) and seat.alive:
+                self._lose(seat, str(outcome))
+        for outcome in outcomes:
+            if isinstance(outcome, BaseException) and not isinstance(outcome, EngineDeadError):
+                raise outcome
 
     async def states(self) -> list[EngineState]:
         """Of every engine; a dead one has no blocks and is paused."""

@@ -92,5 +92,6 @@ def _tensors(block: SharedMemoryUpdateInfo) -> Iterator[tuple[str, torch.Tensor]
             count = math.prod(shape)
             # Private pages, which torch may take for writable; they are never written to.
             flat = torch.frombuffer(memory, dtype=dtype, count=count, offset=offset) if count else torch.empty(0)
-            yield name, flat.to(dtype, copy=True).reshape(shape)
-            del flat  # a view keeps the memory from being unmapped
+            tensor = flat.to(dtype, copy=True).reshape(shape)
+            del flat  # a view keeps the memory from being unmapped, also when the loader stops here
+            yield name, tensor

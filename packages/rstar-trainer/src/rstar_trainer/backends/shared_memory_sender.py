@@ -91,9 +91,11 @@ class _Block:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        if self._memory is not None:
-            self._memory.close()
-        os.close(self._descriptor)
+        try:
+            if self._memory is not None:
+                self._memory.close()
+        finally:
+            os.close(self._descriptor)
 
     @property
     def filled(self) -> bool:
@@ -110,8 +112,10 @@ class _Block:
         memory = self._grown(self._end)
         if tensor.nbytes:
             place = torch.frombuffer(memory, dtype=torch.uint8, count=tensor.nbytes, offset=offset)
-            place.copy_(tensor.detach().contiguous().reshape(-1).view(torch.uint8))
-            del place  # a view keeps the memory from being unmapped
+            try:
+                place.copy_(tensor.detach().contiguous().reshape(-1).view(torch.uint8))
+            finally:
+                del place  # a view keeps the memory from being unmapped
         self._contents.append((name, torch.empty(tensor.shape, dtype=tensor.dtype, device="meta"), offset))
 
     def take(self) -> dict[str, Any]:

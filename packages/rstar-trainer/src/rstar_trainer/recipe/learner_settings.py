@@ -39,7 +39,7 @@ class LearnerSettings(Section):
         default="local", min_length=1, description='"local": a Ray of its own on this machine; "auto"; or "host:port"'
     )
     patience_seconds: float = Field(
-        default=1800.0, gt=0, description="longest wait for a rank, in a collective or for the answer to a step"
+        default=1800.0, gt=0, description="longest wait for a rank, and for engines to take weights"
     )
     restarts: int = Field(
         default=3, ge=0, description="losses of a rank, without a step done in between, after which the run ends"

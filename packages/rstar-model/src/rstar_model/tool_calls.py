@@ -154,10 +154,12 @@ class ToolCallParser:
     ) -> tuple[MalformedCall, int | None]:
         call = MalformedCall(f"Tool call not parsed: {reason}", start, kind)
         close = text.find(self.close_tag, error_at)
-        reopened = text.find(self.open_tag, error_at)  # a call left open must not swallow the next one
-        resume = reopened if 0 <= reopened < close else close + len(self.close_tag)
-        hidden = self._well_formed_between(text, start + len(self.open_tag), resume if close >= 0 else len(text))
-        return call, hidden if hidden is not None else resume if close >= 0 else None
+        resume: int | None = None
+        if close >= 0:
+            reopened = text.find(self.open_tag, error_at)  # a call left open must not swallow the next one
+            resume = reopened if 0 <= reopened < close else close + len(self.close_tag)
+        hidden = self._well_formed_between(text, start + len(self.open_tag), len(text) if resume is None else resume)
+        return call, resume if hidden is None else hidden
 
     def _well_formed_between(self, text: str, begin: int, end: int) -> int | None:
         """Where the first well-formed call opens.

@@ -99,6 +99,12 @@ class RolloutServicer(rollout_pb2_grpc.RolloutServiceServicer):
                 f"weight version is {version}, expected {request.expected_weight_version}",
             )
 
+    async def _check_idle(self, context: _Context) -> None:
+        if self._running:
+            await context.abort(
+                grpc.StatusCode.FAILED_PRECONDITION, f"{len(self._running)} requests are running: pause first"
+            )
+
     async def _events(self, batch: RolloutBatch) -> AsyncIterator[rollout_pb2.GenerateGroupsResponse]:
         """Trajectories from a task of their own, so that progress goes out while a round is running."""
         queue: asyncio.Queue[Trajectory | None] = asyncio.Queue(_UNSENT)
@@ -170,10 +176,7 @@ class RolloutServicer(rollout_pb2_grpc.RolloutServiceServicer):
         self, request: rollout_pb2.BeginWeightUpdateRequest, context: _Context
     ) -> rollout_pb2.BeginWeightUpdateResponse:
         """Refuse generation until a commit succeeds."""
-        if self._running:
-            await context.abort(
-                grpc.StatusCode.FAILED_PRECONDITION, f"{len(self._running)} requests are running: pause first"
-            )
+        await self._check_idle(context)
         try:
             await self._engine.begin_weight_update(request.version, source_from_proto(request))
         except WeightUpdateError as error:
@@ -198,10 +201,7 @@ class RolloutServicer(rollout_pb2_grpc.RolloutServiceServicer):
 
     async def Sleep(self, request: rollout_pb2.SleepRequest, context: _Context) -> rollout_pb2.SleepResponse:
         """Let the engines give memory back; nothing is generated until they are woken."""
-        if self._running:
-            await context.abort(
-                grpc.StatusCode.FAILED_PRECONDITION, f"{len(self._running)} requests are running: pause first"
-            )
+        await self._check_idle(context)
         try:
             await self._engine.sleep()
         except EngineError as error:

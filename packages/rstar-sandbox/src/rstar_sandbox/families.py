@@ -6,6 +6,7 @@ what is left of it.
 
 from __future__ import annotations
 
+import abc
 import contextlib
 import os
 import signal
@@ -101,7 +102,7 @@ class Family(Protocol):
         """Kills what is left, the child too if it lives; returns how many processes there were beside it."""
 
 
-class _ForkingFamily:
+class _ForkingFamily(abc.ABC):
     """The slot forks by itself."""
 
     def __init__(self, run: Callable[[Ends], NoReturn]) -> None:
@@ -174,8 +175,9 @@ class _ForkingFamily:
                 os.waitpid(self._pid, 0)
             self._forget()
 
+    @abc.abstractmethod
     def _fork(self) -> int:
-        raise NotImplementedError
+        """The child's id, as the slot sees it; 0 in the child."""
 
 
 class NamespaceFamily(_ForkingFamily):

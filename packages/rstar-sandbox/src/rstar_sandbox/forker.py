@@ -30,14 +30,14 @@ from rstar_sandbox.families import Ended, Forked
 from rstar_sandbox.forkable import foreign_fork_hooks
 from rstar_sandbox.interpreter import interruptible
 
-__all__ = ["ForkerFamily"]
+__all__ = ["TASKS_OF_A_SLOT", "ForkerFamily"]
 
 # As `_hot.c` has them.
 _MADE = struct.Struct("=5q")
 _ENDED = struct.Struct("=8q")
 _ORDER = struct.Struct("=qqdqq")
-_OF_THE_SLOT = 3
-"""Processes of a slot when nothing of a call is left: slot, forker, init of the call's namespace."""
+TASKS_OF_A_SLOT = 3
+"""The slot itself, its forker, and the init of the call's namespace: what is left when a program is gone."""
 
 
 class ForkerFamily:
@@ -153,7 +153,7 @@ def _be_forker(
             namespace.stack_top,
             namespace.own,
             tasks,
-            _OF_THE_SLOT,
+            TASKS_OF_A_SLOT,
             hot.rights(*rights),
             mapped if plan.resource_limits else -1,
             seed,

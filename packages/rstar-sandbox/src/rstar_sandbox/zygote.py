@@ -26,15 +26,13 @@ from rstar_sandbox import _linux, isolation
 from rstar_sandbox._cgroups import ControlGroups, SlotGroup, join
 from rstar_sandbox.folders import make_folder, remove_stale_folders
 from rstar_sandbox.forkable import make_forkable
+from rstar_sandbox.forker import TASKS_OF_A_SLOT
 from rstar_sandbox.probe import probe
 from rstar_sandbox.slot import Slot
 from rstar_sandbox.slot_loop import slot_main
 from rstar_sandbox.watch import MAX_PROCESSES
 
 __all__ = ["main"]
-
-# The slot itself, its forker, and the init of the call's namespace.
-_TASKS_OF_A_SLOT = 3
 
 
 class Zygote:
@@ -96,7 +94,7 @@ class Zygote:
             try:
                 group = None
                 if self._groups is not None:
-                    made = self._groups.make(number, MAX_PROCESSES + _TASKS_OF_A_SLOT)
+                    made = self._groups.make(number, MAX_PROCESSES + TASKS_OF_A_SLOT)
                     group = SlotGroup(made)
                     join(made)
                 isolation.enter_slot_namespaces(self._plan)
